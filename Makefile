@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOWEST := build/lowest
 
-.PHONY: demo test lint bench soundness fuzz differential lowest docs clean
+.PHONY: demo test test-full lint bench soundness fuzz differential lowest docs clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
@@ -13,6 +13,10 @@ demo: $(READY)
 # Two processes. Tests that need the shared data or a browser are skipped, with a reason, where these are missing.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The same tests with every case of every product of cases (tests/sizes.py): before a release, and after a change of the mathematics.
+test-full: $(READY)
+	HOLDFAST_TESTS=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

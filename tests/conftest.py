@@ -1,5 +1,6 @@
 """What all tests share: one torch thread, reproducible hypothesis, and the way to the shared data."""
 
+import gc
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from clocks import TestClock
+from sizes import FULL
 
 torch.set_num_threads(1)
 signal.signal(
@@ -26,6 +28,18 @@ settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the full suite runs (tests/sizes.py)."""
+    left_out = [item for item in items if not FULL and item.get_closest_marker("full_only")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full_only")]
+
+
+# Objects between two collections. With the default of 700 the collector takes 8 % of the tests, since torch.export makes many.
+gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

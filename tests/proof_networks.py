@@ -1,16 +1,21 @@
 """Small networks of every kind that the checker knows, and what is proved of them."""
 
+import functools
 import math
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.api.methods import default_methods
 from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
+from holdfast.attacks import PGD
 from holdfast.certificates.writing import Certificate
+from holdfast.certify import Certify
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.result import Record
@@ -94,8 +99,15 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+METHODS = [
+    PGD(restarts=2),
+    Certify(),
+]  # A witness and linear bounds: all that certificates of tier fast need.
+
+
+@functools.cache
 def network(kind: str) -> tuple[Network, Tensor, Tensor]:
-    """The network, two inputs and what it says of them."""
+    """The network, two inputs and what it says of them. Shared, so that it is traced once."""
     torch.manual_seed(sum(map(ord, kind)))
     make, shape = NETWORKS[kind]
     net = Network.from_torch(make().eval(), domain=(-2, 2), mean=0.1, std=0.9)
@@ -103,10 +115,30 @@ def network(kind: str) -> tuple[Network, Tensor, Tensor]:
     return net, x, net(x).argmax(-1)
 
 
-def proved(
-    kind: str, folder: Path, *, norm: float = math.inf, **options: object
+@functools.cache
+def _proved(
+    kind: str, norm: float, frames: tuple[int, ...] | None
 ) -> tuple[list[Problem], list[Record], list[Certificate]]:
     net, x, y = network(kind)
+    options = {} if frames is None else {"frames": list(frames)}
     problems = list(radius_problems(net, x, y, norm=norm, **options))  # type: ignore[arg-type]
-    records = solve(problems, default_methods(net, "radius", "fast"))
-    return problems, records, prove(problems, records, folder)
+    records = solve(problems, METHODS)
+    return problems, records, prove(problems, records, Path(mkdtemp()))
+
+
+def copies(made: list[Certificate], folder: Path) -> list[Certificate]:
+    """The same certificates, with their files copied into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def copied(path: Path | None) -> Path | None:
+        return path and Path(shutil.copy(path, folder / path.name))
+
+    return [replace(one, file=copied(one.file), model=copied(one.model)) for one in made]
+
+
+def proved(
+    kind: str, folder: Path, *, norm: float = math.inf, frames: tuple[int, ...] | None = None
+) -> tuple[list[Problem], list[Record], list[Certificate]]:
+    """Radii by linear bounds and by one attack, with certificates in `folder`, where a test may change them."""
+    problems, records, made = _proved(kind, norm, frames)
+    return problems, records, copies(made, folder)

@@ -245,7 +245,7 @@ def test_the_checker_prints_escapes_too(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", code, "model\x1b[2J.onnx", name], cwd=tmp_path, env={"PYTHONPATH": str(SOURCE)}, capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )  # fmt: skip
     assert ended.returncode == 2, ended
     assert "\x1b" not in ended.stdout + ended.stderr

@@ -29,6 +29,7 @@ from holdfast.process_state import (
     own_random_numbers,
 )
 from process_snapshot import differences, of_module, of_process
+from sizes import combinations
 
 X = torch.rand(2, 3, generator=torch.Generator().manual_seed(1))
 FEW = hf.Stop(queries=60)
@@ -152,8 +153,7 @@ QUESTIONS: dict[str, Callable[[Network, Path], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [dense, packing])
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(("name", "kind"), combinations(list(QUESTIONS), [dense, packing]))
 def test_a_question_leaves_the_process_and_the_users_module_as_they_were(
     name: str, kind: Callable[[], nn.Module], tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ def python(code: str) -> str:
     """What a fresh interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -20,6 +20,7 @@ from holdfast.problem import Goal, Problem
 from holdfast.random_streams import RandomStreams
 from holdfast.result import Bound, Bracket, Evidence, trivial_bound
 from holdfast.solver import Progress
+from sizes import every
 
 FEW = 60  # queries for Q
 
@@ -122,7 +123,7 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "options"), QUESTIONS)
+@pytest.mark.parametrize(("question", "options"), every(QUESTIONS, 2))
 def test_no_point_of_the_ball_is_beyond_a_proved_end(
     net: hf.Network, x: Tensor, question: str, options: dict[str, object]
 ) -> None:

@@ -4,12 +4,14 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.network import Network
+from sizes import some
 
 
 def values(graph: Graph, x: Tensor) -> dict[Node, Tensor]:
@@ -380,6 +382,26 @@ ZOO: dict[str, Specimen] = {
     **{name: Specimen(lambda f=group: Wrapped(*f), (4,)) for name, group in FURTHER.items()},  # type: ignore[misc]
     "masked attention": Specimen(Masked, (3, 4)),
 }
+
+# Of the recurrent layers `make test` takes each kind and each option at least once, and `make test-full` all.
+HERE = [
+    *(name for name in ZOO if name not in RECURRENT),
+    *some(
+        RECURRENT,
+        (
+            "rnn time first",
+            "rnn from made states",
+            "rnn relu two layers",
+            "lstm",
+            "lstm two layers both ways",
+            "lstm from learnt states",
+            "gru",
+            "gru both ways",
+        ),
+    ),
+]
+PLACES_HERE = [place for place, name in enumerate(ZOO) if name in HERE]
+every_place = pytest.mark.parametrize("place", PLACES_HERE, ids=[list(ZOO)[place] for place in PLACES_HERE])
 
 
 @functools.cache

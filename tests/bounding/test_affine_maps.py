@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from bounds_zoo import ZOO, network
+from bounds_zoo import HERE, ZOO, network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -133,7 +133,7 @@ def check(node: Affine, function: Transform, magnitude: Transform, seed: int = 0
 
 
 @pytest.mark.parametrize("keep", [0, 2**22])
-@pytest.mark.parametrize("name", list(ZOO))
+@pytest.mark.parametrize("name", HERE)
 def test_every_map_of_the_zoo_is_what_its_function_says(
     name: str, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from bounds_regions import KINDS, hostile, regions, seeded
-from bounds_zoo import RECURRENT, ZOO, network, values
+from bounds_zoo import RECURRENT, ZOO, every_place, network, values
 from torch import Tensor
 
 from holdfast import time_limit
@@ -33,7 +33,7 @@ def asked(graph: Graph, region: Region, seed: int) -> Tensor:
     return rows.expand(len(region), *rows.shape).contiguous()
 
 
-@pytest.mark.parametrize("place", range(len(ZOO)), ids=list(ZOO))
+@every_place
 def test_no_point_lies_below_any_bound_nor_below_its_planes(place: int) -> None:
     name = list(ZOO)[place]
     shape = ZOO[name].shape

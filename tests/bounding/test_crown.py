@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 import torch
 from bounds_regions import KINDS, ROWS, hostile, regions, seeded
-from bounds_zoo import ZOO, network, values
+from bounds_zoo import ZOO, every_place, network, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
@@ -51,7 +51,7 @@ def contained(graph: Graph, region: Region, seed: int = 0) -> tuple[Tensor, Tens
     return bound, score.amin(0)
 
 
-@pytest.mark.parametrize("place", range(len(ZOO)), ids=list(ZOO))
+@every_place
 def test_no_point_escapes(place: int) -> None:
     name = list(ZOO)[place]
     _, net = network(name)

@@ -19,6 +19,7 @@ from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Region
+from sizes import combinations
 
 CHANNELS, HIGH, WIDE = 2, 7, 9
 BATCH = 3
@@ -133,8 +134,7 @@ def every_element(self: crown.IntermediateRefinement, node: Node) -> Tensor:
     return (self.boxes.upper[node] > self.boxes.lower[node])[moving].flatten(1)
 
 
-@pytest.mark.parametrize("kind", ["box", "still", "ball", "patch"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "kind"), combinations(list(NETWORKS), ["box", "still", "ball", "patch"]))
 def test_windows_find_what_dense_rows_find(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, graph, x = network(name)
     region = regions(x)[kind]

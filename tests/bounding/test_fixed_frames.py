@@ -9,6 +9,7 @@ import holdfast as hf
 from holdfast.bounding.crown import linear_bound, lower_bound, propagate
 from holdfast.bounding.graph.graph import Affine, build
 from holdfast.random_streams import RandomStreams
+from sizes import combinations
 
 FRAMES, FEATURES, BATCH = 4, 2, 6
 LAYERS = {
@@ -53,9 +54,10 @@ def masks(kind: str) -> Tensor:
     return {"one each": one, "some": some}[kind]
 
 
-@pytest.mark.parametrize("p", [1.0, 2.0, torch.inf])
-@pytest.mark.parametrize("kind", ["one each", "some"])
-@pytest.mark.parametrize("name", [*LAYERS, "flat"])
+@pytest.mark.parametrize(
+    ("name", "kind", "p"),
+    combinations([*LAYERS, "flat"], ["one each", "some"], [1.0, 2.0, torch.inf], together=2),
+)
 def test_a_batch_of_different_masks_is_bounded_like_each_row_alone(name: str, kind: str, p: float) -> None:
     net, x = (
         network(name),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bounds_zoo import ZOO, Wrapped, network, values
+from bounds_zoo import HERE, ZOO, Wrapped, network, values
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
         assert all(source.place < node.place for source in node.inputs)
 
 
-@pytest.mark.parametrize("name", list(ZOO))
+@pytest.mark.parametrize("name", HERE)
 def test_the_graph_equals_the_module(name: str) -> None:
     model, net = network(name)
     agree(model, net, ZOO[name].shape)

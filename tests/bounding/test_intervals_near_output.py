@@ -16,6 +16,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
+from sizes import combinations
 
 KINDS = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}
 
@@ -72,8 +73,7 @@ def points(problem: Problem, region: Region, x: Tensor, reach: float) -> Tensor:
     return torch.cat([part.to(x) for part in found])
 
 
-@pytest.mark.parametrize("reach", [0.05, 0.5, 3.0])
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(("reach", "layers"), combinations([0.05, 0.5, 3.0], [1, 2]))
 def test_no_state_leaves_its_mean_and_no_margin_its_bound(reach: float, layers: int) -> None:
     _, graph, region, problem, x = asked("gru", reach, layers)
     assert len(graph.blends) >= 6 * layers

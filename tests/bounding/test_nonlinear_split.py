@@ -19,6 +19,7 @@ from holdfast.bounding.quadratic_models import Quadratic
 from holdfast.property import Avoid
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
+from sizes import combinations
 
 INPUTS = 6
 
@@ -98,9 +99,10 @@ def points(region: Region, count: int, seed: int) -> tuple[Tensor, Tensor]:
     return x.flatten(0, 1).double(), torch.arange(len(region)).repeat(len(x))
 
 
-@pytest.mark.parametrize("models", [False, True])
-@pytest.mark.parametrize("p", [1, 2, math.inf])
-@pytest.mark.parametrize("kind", ["tanh", "lstm", "gru"])
+@pytest.mark.parametrize(
+    ("kind", "p", "models"),
+    combinations(["tanh", "lstm", "gru"], [1, 2, math.inf], [False, True], together=2),
+)
 @settings(max_examples=4, deadline=None)
 @given(radius=st.floats(0.05, 1.0), seed=st.integers(0, 2**16))
 def test_parts_cover_all_failures_and_no_point_is_below_its_part(

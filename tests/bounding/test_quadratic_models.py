@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from bounds_regions import KINDS, hostile, regions, seeded
-from bounds_zoo import RECURRENT, ZOO, network, values
+from bounds_zoo import RECURRENT, ZOO, every_place, network, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
@@ -27,6 +27,7 @@ from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.region import Region
 from holdfast.region.norms import dual
+from sizes import combinations
 
 TANH = Tanh().curves()[0]
 CURVES: dict[str, Curve] = {
@@ -80,7 +81,7 @@ def test_recurrent_and_smooth_networks_have_models() -> None:
         assert any(view_of(name).obstacle is None for name in ZOO if word in name)
 
 
-@pytest.mark.parametrize("place", range(len(ZOO)), ids=list(ZOO))
+@every_place
 def test_no_point_escapes_a_model(place: int) -> None:
     name = list(ZOO)[place]
     if view_of(name).obstacle is not None:
@@ -92,8 +93,7 @@ def test_no_point_escapes_a_model(place: int) -> None:
             contained(view_of(name), region, place)
 
 
-@pytest.mark.parametrize("name", ["tanh", "lstm"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("name", "kind"), combinations(["tanh", "lstm"], KINDS))
 def test_no_point_of_any_region_escapes_a_model(name: str, kind: str) -> None:
     region = regions(ZOO[name].shape, 7).get(kind)
     if region is None:

@@ -56,6 +56,7 @@ from holdfast.bounding.relax import (
 )
 from holdfast.bounding.relax.base import intercept
 from holdfast.bounding.relax.selfgated import SelfGated
+from sizes import count
 
 mp.dps = 80
 
@@ -493,7 +494,7 @@ def check(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers, below: f
 
 
 @every
-@settings(max_examples=60)
+@settings(max_examples=count(20, full=60))
 @given(data=st.data())
 def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
@@ -504,7 +505,7 @@ def test_any_slope_has_the_exact_intercept(name: str, data: st.DataObject) -> No
 
 
 @every
-@settings(max_examples=45)
+@settings(max_examples=count(15, full=45))
 @given(data=st.data())
 def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     truth, count = TRUTHS[name], ARGUMENTS[name]
@@ -520,7 +521,7 @@ def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     check(truth, lower, upper, (0.0,) * count, float(below), float(above))
 
 
-@settings(max_examples=60)
+@settings(max_examples=count(20, full=60))
 @given(
     s=st.floats(0.5, 1, exclude_max=True), t=st.floats(-1, 1, exclude_min=True, exclude_max=True), wide=st.floats(1e-3, 6),
     tall=st.floats(1e-3, 6), nudge=st.sampled_from([0.0, 1e-16, -1e-15, 1e-9]),

@@ -19,6 +19,7 @@ from holdfast.bounding.relax import Clip, Relaxation, Softplus, Step, abilities
 from holdfast.bounding.relax.abilities import ABILITIES, EVERY, table
 from holdfast.bounding.relax.parabola import SmoothCurve, deviation, interpolate_parabola, parabola
 from holdfast.bounding.relax.selfgated import SelfGated
+from sizes import count
 
 mp.dps = 80
 
@@ -106,7 +107,7 @@ def lines(lower: Numbers, upper: Numbers) -> Iterator[tuple[int, list[tuple[mpf,
 
 
 @every
-@settings(max_examples=40)
+@settings(max_examples=count(15, full=40))
 @given(data=st.data())
 def test_no_step_is_steeper_than_the_derivative(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]
@@ -156,7 +157,7 @@ def test_a_derivative_on_a_box_that_is_no_number_claims_little(name: str) -> Non
 
 
 @single
-@settings(max_examples=40)
+@settings(max_examples=count(15, full=40))
 @given(data=st.data())
 def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]
@@ -190,7 +191,7 @@ def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject)
 
 
 @single
-@settings(max_examples=40)
+@settings(max_examples=count(15, full=40))
 @given(data=st.data())
 def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data: st.DataObject) -> None:
     truth = TRUTHS[name]

@@ -20,6 +20,7 @@ from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.rounding import spectral_norm
 from holdfast.verification import reach
+from sizes import count
 
 
 class Branches(nn.Module):
@@ -89,7 +90,7 @@ def attacked(model: nn.Module, lower: Tensor, upper: Tensor, rows: Tensor) -> Te
 @pytest.mark.parametrize("width", [0.0, 1e-9, 1e-3, 0.1, 0.6, 3.0])
 @pytest.mark.parametrize("name", list(NETS))
 def test_nothing_lies_below_a_model_or_its_plane(name: str, width: float) -> None:
-    for seed in range(3):
+    for seed in range(count(1, full=3)):
         model, _, graph = made(name, seed)
         assert taylor.obstacle(graph) is None
         lower, upper = boxes(seed, 9, width)
@@ -164,7 +165,7 @@ def test_the_spectral_norm_of_nothing_is_tiny_and_of_no_numbers_unknown() -> Non
     assert not spectral_norm(torch.full((2, 2), torch.nan, dtype=torch.float64)) < torch.inf
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=count(10, full=25), deadline=None)
 @given(
     st.sampled_from(list(NETS)),
     st.integers(0, 2**20),

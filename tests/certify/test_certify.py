@@ -23,6 +23,7 @@ from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lst
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Family, Frames, Patch, Sparse
+from sizes import FULL
 
 INF = math.inf
 
@@ -252,7 +253,7 @@ def test_random_networks_keep_their_certificates() -> None:
             Patch(x, zero(x), torch.rand(x.shape) < 0.5, net.domain),
         ]
         families += [Sparse(x, zero(x), net.domain)]
-        for family in families:
+        for family in families if FULL else families[seed % 2 :: 2]:
             problem = truth.radius_problem(net, family, y)
             radius = proved(problem)
             assert isinstance(family, Sparse) or (radius > 0).all()

@@ -221,7 +221,7 @@ def in_folder(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]"
     around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     around.pop("PYTHONSAFEPATH", None)
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=around, capture_output=True, text=True, timeout=120
+        [sys.executable, *command], cwd=folder, env=around, capture_output=True, text=True, timeout=600
     )
 
 

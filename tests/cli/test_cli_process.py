@@ -45,7 +45,7 @@ def undisturbed(made_once: Path) -> list[tuple[Any, ...]]:
 
 def wait_for_records(run: Path, count: int, process: Any) -> None:
     """Until so many inputs are finished."""
-    patience = time.monotonic() + 60
+    patience = time.monotonic() + 600
     while time.monotonic() < patience:
         assert process.poll() is None, f"it ended before it could be stopped: {process.returncode}"
         with (
@@ -58,7 +58,7 @@ def wait_for_records(run: Path, count: int, process: Any) -> None:
             if finished >= count:
                 return
         time.sleep(0.02)
-    pytest.fail("no records within a minute")
+    pytest.fail("no records in time")
 
 
 def test_help_answers_before_torch_is_imported() -> None:
@@ -94,7 +94,7 @@ def test_ctrl_c_and_sigterm_keep_everything_and_say_how_to_go_on(
     running = process(*LONG, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     wait_for_records(workshop / "run", 1, running)
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=600)
     assert running.returncode == code, (out, err)
     assert "Traceback" not in err
     assert "proved" in out  # what is known
@@ -159,7 +159,7 @@ def test_a_reader_that_goes_away_is_no_error(process: Start) -> None:
     assert running.stdout is not None
     assert running.stderr is not None
     running.stdout.close()
-    running.wait(timeout=60)
+    running.wait(timeout=600)
     assert "Traceback" not in running.stderr.read()
 
 
@@ -167,7 +167,7 @@ def test_what_libraries_log_about_a_damaged_file_stays_out_of_sight(process: Sta
     whole = Path("lstm.pt2").read_bytes()
     Path("half.pt2").write_bytes(whole[: len(whole) // 2])
     said = process("inspect", "half.pt2", "--trust")
-    _, err = said.communicate(timeout=60)
+    _, err = said.communicate(timeout=600)
     assert said.returncode == 2
     assert err.startswith("error: half.pt2: ")
     assert err.count("\n") == 1

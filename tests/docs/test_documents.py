@@ -1,6 +1,6 @@
 """The Python examples of README.md and docs/ run as they stand, and links lead somewhere; test_commands.py runs the commands."""
 
-import importlib
+import functools
 import os
 import re
 import subprocess
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+import holdfast as hf
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -35,8 +37,14 @@ def test_python_example_runs(page: Path, block: str, tmp_path: Path) -> None:
     assert code == 0, said
 
 
+@functools.cache
+def prepare_tracer() -> None:
+    """Trace something, so that no copy of this process has to import and to prepare what torch.export needs."""
+    hf.Network.from_torch(torch.nn.Linear(2, 2).eval()).program(torch.zeros(1, 2))
+
+
 def forked(block: str, folder: Path) -> tuple[int, str]:
-    importlib.import_module("torch.export._trace")
+    prepare_tracer()
     child = os.fork()
     if child == 0:
         code = 1

@@ -25,7 +25,7 @@ x = torch.rand(2, 1, 28, 28)
 y = net(x).argmax(1)
 hf.radius(net, x, y, norm=0, methods=[hf.hamming.Greedy(beam=1, lanes=1)], stop=hf.Stop(seconds=1))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-hf.radius(net, x, y, norm=0, methods=[METHOD], stop=hf.Stop(seconds=4))
+hf.radius(net, x, y, norm=0, methods=[METHOD], stop=hf.Stop(seconds=2))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 

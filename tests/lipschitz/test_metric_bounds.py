@@ -22,6 +22,7 @@ from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames, Patch, Region, Sparse
 from holdfast.region.base import Domain
 from holdfast.result import Key
+from sizes import combinations
 
 INF = math.inf
 Asked = Callable[[Tensor], Property]
@@ -184,14 +185,17 @@ def test_a_row_counts_unless_another_is_always_below_it() -> None:
 # ---------------------------------------------------------------- never below a witness
 
 
-@pytest.mark.parametrize("name", PROPERTIES)
 @pytest.mark.parametrize(
-    ("inner", "balls"),
-    [(nn.ReLU, [(2, 0.3), (INF, 0.02)]), (nn.Tanh, [(1, 1.0)]), (nn.Sigmoid, [(INF, 0.3)])],
+    ("name", "case"),
+    combinations(
+        list(PROPERTIES),
+        [(nn.ReLU, [(2, 0.3), (INF, 0.02)]), (nn.Tanh, [(1, 1.0)]), (nn.Sigmoid, [(INF, 0.3)])],
+    ),
 )
 def test_no_quotient_exceeds_the_metric(
-    name: str, inner: Callable[[], nn.Module], balls: list[tuple[float, float]]
+    name: str, case: tuple[Callable[[], nn.Module], list[tuple[float, float]]]
 ) -> None:
+    inner, balls = case
     net, x = small(4, inner)
     prop = PROPERTIES[name](net(x))
     for p, radius in balls:

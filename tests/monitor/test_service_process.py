@@ -58,7 +58,7 @@ def stream(service: Running, source: str, **more: Any) -> Any:
 @contextlib.contextmanager
 def stream_when_free(service: Running, source: str) -> Iterator[Any]:
     """A stream, once the service has closed those of the tests before."""
-    for _ in range(300):
+    for _ in range(6000):
         try:
             opened = stream(service, source).__enter__()
             break
@@ -118,13 +118,30 @@ def test_a_body_that_never_ends_is_not_waited_for(service: Running) -> None:
     service.ordinary()
 
 
+ESTABLISHED = "01"  # The state of an open connection in /proc/net/tcp.
+
+
+def is_established(service_port: int, client_port: int) -> bool:
+    """Whether the service has its end of this connection open."""
+    ends = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(
+        state == ESTABLISHED
+        and int(local.split(":")[1], 16) == service_port
+        and int(remote.split(":")[1], 16) == client_port
+        for local, remote, state in ends
+    )
+
+
 def test_an_answer_that_nobody_reads_is_dropped(service: Running) -> None:
     """Small segments and a small buffer, so that the system cannot hide the answers away."""
     small = [(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536), (socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)]
     asked = request("POST", "/score", json.dumps({"text": LONG}).encode())
     with service.connect("127.0.0.3", small) as wire:
         wire.sendall(asked * 8)
-        time.sleep(2)  # it reads nothing
+        while is_established(
+            service.port, wire.getsockname()[1]
+        ):  # it reads nothing until the service gives up
+            time.sleep(0.05)
         taken = 0
         try:
             while part := wire.recv(2**16):
@@ -268,7 +285,7 @@ def test_probes_are_answered_however_many_connections_are_held() -> None:
         assert service.ask({"text": TEXT})[0] == 503
         for wire in (*dripping, *more):
             wire.close()
-        for _ in range(200):
+        for _ in range(6000):
             if service.ask({"text": TEXT})[0] == 200:
                 break
             time.sleep(0.05)
@@ -441,7 +458,7 @@ def numbers(service: Running) -> dict[str, float]:
 
 
 def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) -> None:
-    for _ in range(200):
+    for _ in range(6000):
         if numbers(guarded)["holdfast_workers"] == 2:
             break
         time.sleep(0.1)
@@ -456,7 +473,7 @@ def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) 
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     seen = set()
-    for _ in range(600):
+    for _ in range(6000):
         try:
             seen.add(numbers(guarded)["holdfast_workers"])
         except OSError:  # a connection that the dead one had been dealt

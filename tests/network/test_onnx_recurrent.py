@@ -15,6 +15,7 @@ from torch import nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.network.onnx import import_onnx
+from sizes import combinations, some
 
 TIME, BATCH, WIDTH, HIDDEN = 5, 3, 4, 6
 GATES = {"RNN": 1, "LSTM": 4, "GRU": 3}
@@ -96,9 +97,10 @@ def test_rectified_layers_stay_whole(direction: str) -> None:
     assert "aten.rnn_relu.input" in operators_of(agrees(model, *inputs), inputs)
 
 
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(
+    ("direction", "bias", "states"),
+    combinations(["forward", "reverse", "bidirectional"], [False, True], [False, True], together=2),
+)
 def test_reset_before_the_product_is_unrolled(direction: str, bias: bool, states: bool) -> None:
     model, inputs = layer("GRU", direction, bias=bias, states=states, linear_before_reset=0)
     assert WHOLE["GRU"] not in operators_of(agrees(model, *inputs), inputs)
@@ -233,9 +235,16 @@ def exported(network: nn.Module, example: torch.Tensor, dynamo: bool) -> onnx.Mo
 
 @pytest.mark.parametrize(
     ("name", "pool", "dynamo"),
-    [(name, "last", False) for name in RECURRENT]
-    + [(name, "mean", False) for name in ("tanh", "bidirectional-lstm")]
-    + [(name, "last", True) for name in ("relu", "lstm", "bidirectional-gru")],
+    some(
+        [(name, "last", False) for name in RECURRENT]
+        + [(name, "mean", False) for name in ("tanh", "bidirectional-lstm")]
+        + [(name, "last", True) for name in ("relu", "lstm", "bidirectional-gru")],
+        [
+            *((name, "last", False) for name in ("relu", "lstm", "bidirectional-gru")),
+            ("tanh", "mean", False),
+            ("lstm", "last", True),
+        ],
+    ),
 )
 def test_exported_readers(name: str, pool: str, dynamo: bool) -> None:
     network = Reader(RECURRENT[name](), pool).eval()

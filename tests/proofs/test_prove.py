@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import holdfast_check
 import holdfast_check.__main__
-from holdfast.api.methods import default_methods
 from holdfast.api.prove import prove
+from holdfast.attacks import PGD
 from holdfast.bounding import crown
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import LinearBounds
@@ -27,6 +27,7 @@ from holdfast.certificates.claim import pack_proof, request_header
 from holdfast.certificates.matching import MatchedActivations
 from holdfast.certificates.model_file import model_for
 from holdfast.certificates.trained_slopes import search_trained_slopes
+from holdfast.certify import Split
 from holdfast.cli import app
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
@@ -40,7 +41,8 @@ from holdfast_check.container import read_container
 from holdfast_check.planes import StepBounds
 from holdfast_check.proof import SCHEMA, Claim
 from holdfast_check.region import CheckedRegion
-from proof_networks import NETWORKS, network, proved
+from proof_networks import METHODS, NETWORKS, network, proved
+from sizes import some
 
 DRAW = np.random.default_rng(1)
 
@@ -155,7 +157,7 @@ def test_what_cannot_be_computed_in_float64_is_a_reason_and_no_crash(tmp_path: P
 
 
 def test_frames_and_features_that_stay(tmp_path: Path) -> None:
-    _, _, made = proved("lstm", tmp_path, norm=2, frames=[1, 2])
+    _, _, made = proved("lstm", tmp_path, norm=2, frames=(1, 2))
     assert sum(one.kind == "proof" and one.file is not None for one in made) == 2
     header, arrays = opened(next(one.file for one in made if one.file is not None))
     assert arrays["region/shares"].tolist() == [0, 1, 1, 0]
@@ -174,7 +176,7 @@ def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     problem = Problem(
         net, Box(x, x - 1, x + 1), Linear(torch.eye(2, dtype=torch.float64)[None], -lower[None]), "worst"
     )
-    records = solve([problem], default_methods(net, "worst", "split"), Stop(seconds=8))
+    records = solve([problem], [PGD(restarts=2), Split()], Stop(seconds=8))
     assert records[0].bracket.lower.value > 0
     [one] = [one for one in prove([problem], records, tmp_path) if one.kind == "proof"]
     assert one.file is not None, one
@@ -208,7 +210,7 @@ def test_a_score_by_planes(tmp_path: Path) -> None:
         Linear.of([1.0, -1.0, 0.0], 0.25, batch=2),
         "worst",
     )
-    records = solve([problem], default_methods(net, "worst", "fast"))
+    records = solve([problem], METHODS)
     made = prove([problem], records, tmp_path)
     assert {one.kind for one in made} == {"proof", "witness"}, made
     assert all(one.file is not None for one in made), made
@@ -222,7 +224,7 @@ def test_a_score_by_planes(tmp_path: Path) -> None:
     assert not check(one.model, one.file).accepted
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn", "rnn"])
+@pytest.mark.parametrize("kind", some(["mlp", "cnn", "rnn"], ["mlp", "rnn"]))
 def test_mutants_are_rejected(kind: str, tmp_path: Path) -> None:
     _, _, made = proved(kind, tmp_path)
     tried, path = 0, tmp_path / "mutant.proof"
@@ -292,9 +294,7 @@ def test_a_wrong_relaxation_of_the_engine_has_no_certificate(
     from holdfast.api.radius import radius_problems
 
     [problem] = radius_problems(net, x, y)
-    honest = {
-        record.key: record.bracket for record in solve([problem], default_methods(net, "radius", "fast"))
-    }
+    honest = {record.key: record.bracket for record in solve([problem], METHODS)}
 
     def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> LinearBounds:
         found = planes(relaxation, lower, upper)
@@ -303,7 +303,7 @@ def test_a_wrong_relaxation_of_the_engine_has_no_certificate(
     monkeypatch.setattr(crown, "planes", too_high)
     records = solve(
         [problem],
-        [method for method in default_methods(net, "radius", "fast") if type(method).__name__ == "Certify"],
+        METHODS[1:],
     )
     lies = [record for record in records if record.bracket.lower.value > honest[record.key].upper.value]
     assert lies
@@ -359,12 +359,12 @@ def test_what_has_no_certificate_is_said(tmp_path: Path) -> None:
     from holdfast.api.radius import radius_problems
 
     problems = list(radius_problems(net, x, net(x).argmax(-1)))
-    [one] = prove(problems, solve(problems, default_methods(net, "radius", "fast")), tmp_path)[:1]
+    [one] = prove(problems, solve(problems, METHODS), tmp_path)[:1]
     assert one.file is None
     assert "gelu" in one.reason
     net, x, y = network("mlp")
     problems = list(radius_problems(net, x, y))
-    records = solve(problems, default_methods(net, "radius", "fast"))
+    records = solve(problems, METHODS)
     for one in prove(problems, records, tmp_path, stop=Stop(seconds=0.0)):
         assert one.file is None
         assert "time" in one.reason
@@ -383,6 +383,8 @@ def test_from_a_run_to_accepted_files_by_the_command_line(tmp_path: Path) -> Non
         "0,1",
         "--limit",
         "2",
+        "--methods",
+        "pgd,certify",
         "--out",
         run,
     ]
@@ -446,8 +448,8 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     )
     header["region"]["radius"] = radius
     margins = []
-    for some in ({}, found.arrays):
-        asked = Claim.read_claim(header, {**arrays, **some}, model.program)
+    for slopes_of_rows in ({}, found.arrays):
+        asked = Claim.read_claim(header, {**arrays, **slopes_of_rows}, model.program)
         margins.append(StepBounds(model.program, asked.region, asked.slopes).rows(claim.matrix, claim.offset))
     assert (margins[1] >= margins[0] - 5e-3).all()
     slopes = {

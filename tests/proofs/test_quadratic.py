@@ -1,9 +1,11 @@
 """The checker's second-order models: against truth, and trying to break them."""
 
+import functools
 import json
 import math
 from fractions import Fraction
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import mpmath
@@ -25,7 +27,6 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
 from holdfast.region import Box
-from holdfast.result import Record
 from holdfast.solver import Stop, solve
 from holdfast_check import Model, Rejected, balls, check, quadratic
 from holdfast_check.container import read_container
@@ -35,7 +36,8 @@ from holdfast_check.proof import SCHEMA
 from holdfast_check.quadratic import SecondOrderBounds, UnitBall
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import FunctionStep, Program
-from proof_networks import network
+from proof_networks import copies, network
+from sizes import some
 
 DRAW = np.random.default_rng(2)
 
@@ -160,8 +162,11 @@ def test_no_parabola_strays_further_than_is_said(name: str, width: float) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "norm"),
-    [("lstm", math.inf), ("lstm", 2.0), ("gru", math.inf), ("gru", 1.0), ("rnn", 2.0), ("rnn", 1.0), ("smooth", math.inf), ("smooth", 2.0),
-     ("own cell", math.inf), ("clipped", math.inf)],
+    some(
+        [("lstm", math.inf), ("lstm", 2.0), ("gru", math.inf), ("gru", 1.0), ("rnn", 2.0), ("rnn", 1.0), ("smooth", math.inf),
+         ("smooth", 2.0), ("own cell", math.inf), ("clipped", math.inf)],
+        [("lstm", 2.0), ("gru", 1.0), ("rnn", 2.0), ("smooth", math.inf), ("own cell", math.inf), ("clipped", math.inf)],
+    ),
 )  # fmt: skip
 def test_models_hold_at_every_point_that_is_found(kind: str, norm: float, tmp_path: Path) -> None:
     """Whatever the parabolas. With those that touch, models of smooth networks are nearer to the truth than planes."""
@@ -294,18 +299,25 @@ def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(metadata[SCHEMA]), dict(arrays)
 
 
-def tightly(
-    kind: str, folder: Path, norm: float = math.inf
-) -> tuple[list[Problem], list[Record], list[Certificate]]:
+@functools.cache
+def _tightly(kind: str, norm: float) -> list[Certificate]:
     net, x, y = network(kind)
     problems = list(radius_problems(net, x[:1], y[:1], norm=norm))
     records = solve(problems, [Tighten(steps=10 if kind == "rnn" else 0), PGD(restarts=2)])
-    return problems, records, prove(problems, records, folder)
+    return prove(problems, records, Path(mkdtemp()))
 
 
-@pytest.mark.parametrize(("kind", "norm"), [("lstm", math.inf), ("rnn", 2.0), ("rnn", math.inf)])
+def tightly(kind: str, folder: Path, norm: float = math.inf) -> list[Certificate]:
+    """Certificates of a radius by second-order models, in `folder`, where a test may change them."""
+    return copies(_tightly(kind, norm), folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "norm"),
+    some([("lstm", math.inf), ("rnn", 2.0), ("rnn", math.inf)], [("lstm", math.inf), ("rnn", math.inf)]),
+)
 def test_certificates_keep_what_second_order_models_proved(kind: str, norm: float, tmp_path: Path) -> None:
-    _, _, made = tightly(kind, tmp_path, norm)
+    made = tightly(kind, tmp_path, norm)
     [one] = [one for one in made if one.kind == "proof"]
     assert one.file is not None, one
     assert one.model is not None
@@ -335,7 +347,7 @@ def test_certificates_keep_what_second_order_models_proved(kind: str, norm: floa
 
 def test_damaged_parabolas_are_told_apart_from_proofs(tmp_path: Path) -> None:
     """A byte here or there, or an end that is missing: accepted only with what it claims, and never more than that."""
-    _, _, made = tightly("rnn", tmp_path)
+    made = tightly("rnn", tmp_path)
     one = next(one for one in made if one.kind == "proof")
     assert one.file is not None
     assert one.model is not None

@@ -15,7 +15,7 @@ PROGRAM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
     None,
 )
-PATIENCE = 60  # seconds
+PATIENCE = 600  # Seconds after which a browser counts as hanging.
 
 
 class Browser:

@@ -14,6 +14,7 @@ from holdfast.report.plots.convergence import mean_over_time
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.result import Bracket, Key, Record, trivial_bound
 from holdfast.store import Event
+from sizes import combinations
 
 CASES: dict[str, list[tuple[float, float]]] = {
     "none": [],
@@ -100,9 +101,9 @@ def test_times_of_none_one_and_many(count: int, spread: float) -> None:
     assert "closed (" not in svg
 
 
-@every_case
-@pytest.mark.parametrize("runs", [0, 1, 2, 9])
-def test_curves_of_none_one_and_many_runs(ends: list[tuple[float, float]], runs: int) -> None:
+@pytest.mark.parametrize(("case", "runs"), combinations(list(CASES), [0, 1, 2, 9]))
+def test_curves_of_none_one_and_many_runs(case: str, runs: int) -> None:
+    ends = CASES[case]
     rows = rows_of([Record(Key(i), bracket(*pair), "finished", 1.0, 1) for i, pair in enumerate(ends[:500])])
     names = [f"_run$ <{k}>" for k in range(runs)]
     svg = check(curves.draw(names, [rows] * runs))

@@ -25,6 +25,7 @@ from holdfast.verification import BranchAndBound
 from holdfast.verification.branch_and_bound import BoxTree
 from holdfast.verification.ranges import Range
 from holdfast.verification.reach import reach
+from sizes import count
 
 SQUARE = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0])
 BOTH = pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_linear_network_of_many_inputs_is_known_at_once() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(count(1, full=3)))
 def test_relu_networks_against_a_grid(method: Branching[Any], seed: int) -> None:
     net = perceptron(seed, 2, 6, 6, 3)
     seen = dense(net, *SQUARE)
