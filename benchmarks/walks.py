@@ -1,4 +1,4 @@
-"""Seven typical users get a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
+"""Typical users get a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
 
 Each user has files of their own (code with a model, and data), which are created here and not counted.
 Counted are the steps, that is the commands or calls that they type, and the CPU seconds of all of them with
@@ -82,6 +82,16 @@ class Load(nn.Module):
     def forward(self, x):
         return self.head(self.gru(x)[0][:, -1]) + x[:, -1]
 
+class Gait(nn.Module):
+    """A second of three accelerometer axes -> walking, running or standing."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.gru(x)[0][:, -1])
+
 def made(kind):
     torch.manual_seed(0)
     return kind().eval()
@@ -90,6 +100,7 @@ def reviews(): return made(Reviews)
 def residual(): return made(Residual)
 def bert(): return made(Bert)
 def load(): return made(Load)
+def gait(): return made(Gait)
 '''
 TEXTS = "review,sentiment\nthe film was good,glad\na bad plot,sad\nthe plot was great,glad\n"
 PROPERTY = (
@@ -168,10 +179,21 @@ def forecasts() -> None:
     np.save("days.npy", np.random.default_rng(0).normal(5, 1, (3, 6, 2)).astype(np.float32))
 
 
+def motions() -> None:
+    Path("mine.py").write_text(CODE)
+    windows = np.random.default_rng(0).normal(0, 1, (2, 5, 3)).astype(np.float32)
+    np.savez("motions.npz", x=windows, y=np.array([0, 1]))
+
+
+def photos_in_an_array() -> None:
+    Path("mine.py").write_text(CODE)
+    x = np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32)
+    np.savez("data.npz", x=x, y=np.array([0, 1]))
+
+
 def received() -> None:
     """A run folder from somebody else, with the model and data that it names."""
-    Path("mine.py").write_text(CODE)
-    np.savez("data.npz", x=np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32), y=[0, 1])
+    photos_in_an_array()
     made = (
         "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 "
         "--executor here --out received"
@@ -238,6 +260,50 @@ WALKS = {
         forecasts,
         (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"),
         ("proved", "band"),
+    ),
+    "sensors": Walk(
+        "a GRU that reads accelerometers, and windows with labels",
+        motions,
+        (
+            ">>> import holdfast as hf; import numpy as np, torch; import mine; "
+            "data = np.load('motions.npz'); x, y = torch.from_numpy(data['x']), torch.from_numpy(data['y'])",
+            ">>> print(hf.radius(mine.gait(), x, y, norm=2, frames='each', seconds=10))",
+            ">>> print(hf.radius(mine.gait(), x, y, drift=True, seconds=10))",
+        ),
+        ("certified", "windows"),
+    ),
+    "researcher": Walk(
+        "a module and tensors, to compare an attack and bounds of one's own with proofs",
+        photos_in_an_array,
+        (
+            ">>> import holdfast as hf; import numpy as np, torch; import mine; "
+            "x = torch.from_numpy(np.load('data.npz')['x']); model = mine.residual(); y = model(x).argmax(1)",
+            ">>> print(hf.radius(model, x, y, methods=['pgd'], domain=(0, 1), seconds=5).upper)",
+            ">>> print(hf.radius(model, x, y, norm='inf', domain=(0, 1), seconds=5).to_frame()[['lower', 'upper', 'lower_method']])",
+            ">>> print(hf.bounds(model, hf.Ball(x, 0.001, torch.inf, (0, 1))).lower_A.shape)",
+        ),
+        ("lower_method", "torch.Size([2, 2, 3, 8, 8])"),
+    ),
+    "lazy": Walk(
+        "a model and a file, and no wish to read documents",
+        photos_in_an_array,
+        (
+            "",
+            "inspect mine:residual --shape 3,8,8 --seconds 5",
+            f"radius --model mine:residual --data data.npz --out runs/a {QUICK}",
+        ),
+        ("answer:",),
+    ),
+    "mlops": Walk(
+        "two versions of a model in a pipeline, and a rule for the release",
+        photos_in_an_array,
+        (
+            f"radius --model mine:residual --data data.npz --out old {QUICK}",
+            f"radius --model mine:residual --data data.npz --seed 1 --out new {QUICK}",
+            "compare old new --out compare.html",
+            "gate new --against old --at 0.0001 --min-certified 0 --junit gate.xml",
+        ),
+        ("passed",),
     ),
     "audit": Walk(
         "a run folder that somebody sent, its model and its data",

@@ -22,7 +22,7 @@ for place, b in enumerate(hf.radius(net, hours, property=band)):
 print("\na drift, the same error in all hours; one degree counts as much as 0.5 m/s:")
 drifting = hf.radius(net, hours, property=band, drift=True, shares=[1.0, 0.5])
 for place, b in enumerate(drifting):
-    offset = (b.upper.evidence.witness - hours[place]).mean(0).tolist()
+    offset = (b.counterexample - hours[place]).mean(0).tolist()
     shown = ", ".join(f"{value:+.2f} of {name}" for value, name in zip(offset, names, strict=True))
     print(
         f"  window {place}: certified up to {b.lower.value:.3f}, "

@@ -69,7 +69,7 @@ print(f"class {int(label)} with probability {float(net(x).softmax(1).max()):.2f}
 [b] = hf.radius(net, x, label, tier="search", stop=hf.Stop(queries=60))
 print(
     f"a perturbation of at most {b.upper.value:.4f} in every pixel gives "
-    f"class {int(net(b.upper.evidence.witness[None]).argmax())}"
+    f"class {int(net(b.counterexample[None]).argmax())}"
 )
 
 patch = torch.zeros_like(x, dtype=torch.bool)

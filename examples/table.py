@@ -19,9 +19,9 @@ print(f"{(forest.predict(test) == y_test).mean():.0%} accuracy; {net.notes[0]}")
 
 few, labels = test[:4], y_test[:4].to_numpy()
 for place, b in enumerate(hf.radius(net, few, labels)):
-    row, witness = net.rows(few)[place], b.upper.evidence.witness
-    predicted = net.classes[int(net(witness[None]).argmax())]
-    moved = net.columns.changes(row.tolist(), witness.tolist())
+    row, witness = net.rows(few)[place], b.counterexample
+    predicted = forest.classes_[int(net(witness[None]).argmax())]
+    moved = columns.changes(row.tolist(), witness.tolist())
     print(
         f"\n{labels[place]}: certified up to {b.lower.value:.3f} standard deviations, "
         f"counterexample at {b.upper.value:.3f}: {predicted}"
@@ -34,7 +34,7 @@ for place, b in enumerate(hf.radius(net, few, labels)):
 
 print("\nnumber of columns that may change, to any value:")
 for place, b in enumerate(hf.radius(net, few, labels, norm=0, stop=hf.Stop(queries=4000))):
-    moved = net.columns.changes(net.rows(few)[place].tolist(), b.upper.evidence.witness.tolist())
+    moved = columns.changes(net.rows(few)[place].tolist(), b.counterexample.tolist())
     shown = ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved)
     print(
         f"  {labels[place]}: certified for {b.lower.value:.0f}, "

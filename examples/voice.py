@@ -68,7 +68,7 @@ for place, (chunk, b) in enumerate(zip(part, brackets, strict=True)):
 # In a stream: the probability that each decision stays if its chunk contains noise of this loudness.
 noise = hf.monitor.Noise(radius=0.01 * CHUNK**0.5)
 monitor = hf.Monitor.fit(net, [sound], noise, answer=hf.monitor.Bins((0.5,)), samples=20)
-scores = [monitor.step(chunk) for chunk in sound]
+scores = [score for chunk in sound if (score := monitor.step(chunk)) is not None]
 print("\nthe recording by chunks: # speech, . none; ^ the decision stays in fewer than 90 % of the draws:")
 print("  " + "".join("#" if score.label else "." for score in scores))
 print("  " + "".join("^" if score.value < 0.9 else " " for score in scores))

@@ -54,7 +54,7 @@ def test_the_wheel_holds_types_data_and_the_version(tmp_path: Path, monkeypatch:
         str(p.relative_to(source)) for p in source.rglob("*") if p.is_file() and "__pycache__" not in p.parts
     }
     assert kept - {name for name in kept if ".egg-info" in name} <= names
-    assert "holdfast/py.typed" in names
+    assert {"holdfast/py.typed", "holdfast_check/py.typed"} <= names
     assert f"\nVersion: {holdfast.__version__}\n" in metadata
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.errors import Contradiction
+from holdfast.errors import BadInput, Contradiction
 from holdfast.foreign_text import LONGEST_NOTE, cut_text
 from holdfast.formatting import round_bounds
 from holdfast.goals import Goal as Goal
@@ -188,6 +188,17 @@ class Bracket:
     def closed(self) -> bool:
         """Whether both bounds are the same number, which is then the true value."""
         return self.lower.value == self.upper.value
+
+    @property
+    def counterexample(self) -> "Tensor":
+        """The input behind the upper bound. BadInput if none was found."""
+        witness = self.upper.evidence.witness
+        if witness is None:
+            raise BadInput(
+                "counterexample: none was found for this input. `upper.evidence.witness` is None there; give "
+                "the search more time (seconds=, tier=)."
+            )
+        return witness
 
     @property
     def missing(self) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """A patch perturbation: |x_i - c_i| <= radius for features i in a mask, x_i = c_i elsewhere."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,16 @@ class Patch(Family):
 
     mask: Tensor
     domain: Domain = EVERYWHERE
+
+    if TYPE_CHECKING:  # what may be given; `__post_init__` converts it to what the fields hold
+
+        def __init__(
+            self,
+            centre: Tensor,
+            radius: float | Tensor | Sequence[float],
+            mask: Tensor,
+            domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         super().__post_init__()
