@@ -134,6 +134,16 @@ SETS: dict[str, DataSet] = {
             "relu_nn_5.npz": "e247e625b7d8dcaf716178add43fb4874c53a5ccb9226fc1aadf16988380353c",
         },
     ),
+    "acasxu": DataSet(
+        "ACAS Xu, network 1_1 of 45",
+        "the ACAS Xu benchmark of the Verification of Neural Networks Competition (Julian et al. 2016; Katz "
+        "et al. 2017)",
+        "CC BY 4.0 (the folder nnet of ReluplexCav2017)",
+        "The published file.",
+        {
+            "onnx/ACASXU_run2a_1_1_batch_2000.onnx.gz": "24b83b3aa6fae0c1303dab138684941c6df1802b1a5a8f42e404f1c93b6b01bb",
+        },
+    ),
     "prover": DataSet(
         "PROVER's LSTMs on MNIST rows",
         "Ryou et al. 2021: the repository eth-sri/prover, folder saved",

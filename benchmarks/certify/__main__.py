@@ -4,6 +4,10 @@ from benchmarks.command_line import main
 
 BENCHMARKS = {
     "train": ("nets", "train the MNIST networks"),
+    "relaxations": (
+        "relaxations",
+        "POPQORN's Appendix B.1: planes, lines or constants for the products of the gates",
+    ),
     "anchors": ("anchors", "digits: certified radii of every tier, the attack's upper bounds, auto_LiRPA"),
     "table5": ("table5", "POPQORN's Table 5 on MNIST"),
     "titles": ("titles", "POPQORN's Figure 6: the sensitive words of news titles or TREC questions"),

@@ -20,6 +20,7 @@ from torch import nn
 import holdfast as hf
 from benchmarks.certify.nets import Reader
 from benchmarks.certify.table import Table
+from benchmarks.charts import new_figure, save
 
 PIXELS = 8
 
@@ -78,9 +79,9 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def plot(chosen: argparse.Namespace, spent: dict[str, list[float]], fitted: dict[str, float]) -> None:
-    from matplotlib.figure import Figure  # Only the figure needs matplotlib.
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = new_figure(8, 3.4)
+    if figure is None:
+        return
     for axes, name in zip(figure.subplots(1, 2), spent, strict=True):
         sizes, times = getattr(chosen, name), spent[name]
         axes.loglog(sizes, times, "o-", color="#1f4e79")
@@ -92,5 +93,4 @@ def plot(chosen: argparse.Namespace, spent: dict[str, list[float]], fitted: dict
         axes.minorticks_off()
         axes.legend(frameon=False)
     figure.suptitle(f"Cost of tier fast, {chosen.cell.upper()} with {chosen.hidden} hidden units")
-    chosen.plot.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(chosen.plot, dpi=150)
+    save(figure, chosen.plot)

@@ -117,6 +117,10 @@ def plot(file: Path, drawn: list[tuple[Sentence, list[float]]]) -> None:
         pen_up = (digit.x[:-1, 2] > 0).nonzero().flatten() + 1
         for part in path.tensor_split(pen_up.tolist()):
             at.plot(part[:, 0], -part[:, 1], "-", color="#b0b0b0", linewidth=1, zorder=1)
+            for start, end in zip(part[:-1].tolist(), part[1:].tolist(), strict=True):
+                middle = (start[0] + end[0]) / 2, -(start[1] + end[1]) / 2
+                arrow = {"arrowstyle": "->", "color": "#606060", "linewidth": 0.8}
+                at.annotate("", xy=middle, xytext=(start[0], -start[1]), arrowprops=arrow)
         points = at.scatter(path[:, 0], -path[:, 1], c=radii, cmap="viridis", norm="log", s=60, zorder=2)
         at.set_title(f"class {digit.label}")
         at.set_aspect("equal")

@@ -9,14 +9,24 @@ channels, not of pixels; the table therefore gives changed channels ("colours") 
 import argparse
 
 from benchmarks.certify.table import Table
-from benchmarks.hamming.measure import FOUND, beside, options, peer_options, prove, search, wake
+from benchmarks.hamming.measure import (
+    FOUND,
+    beside,
+    draw_attacks,
+    options,
+    peer_options,
+    prove,
+    search,
+    wake,
+)
 from benchmarks.hamming.nets import case
+from benchmarks.hamming.peers import OWN
 from holdfast.hamming.greedy import Greedy
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=30, seconds=0)
-    peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
+    peer_options(parser, [*OWN, "sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -24,11 +34,14 @@ def main(chosen: argparse.Namespace) -> None:
     x, y = asked.right(chosen.count)
     table = Table(["changed pixels by", *FOUND, "mean colours", "median"], chosen.out, "hamming-cifar")
     wake(asked)
-    table.add("Greedy", *search(asked, x, y, Greedy()).cells(), None, None)
+    greedy = search(asked, x, y, Greedy())
+    table.add("Greedy", *greedy.cells(), None, None)
     colours = search(asked, x, y, Greedy(), unit="number")
     found, mean, median, seconds = colours.cells()
     table.add("Greedy on colours", found, None, None, seconds, mean, median)
-    beside(table, asked, x, y, chosen.peers, units=("pixel", "number"))
+    others = beside(table, asked, x, y, chosen.peers, units=("pixel", "number"))
+    if chosen.out:
+        draw_attacks({"Greedy": greedy, **others}, chosen.out / "hamming-cifar")
     table.say(f"Accuracy {asked.accuracy:.1%} on {len(asked.x)} test images.")
     if chosen.seconds:
         lower = [

@@ -19,7 +19,8 @@ from torch import nn
 
 import holdfast as hf
 from benchmarks.certify.table import Table
-from benchmarks.hamming.measure import figure, now, options, prove, question, wake
+from benchmarks.charts import new_figure, save
+from benchmarks.hamming.measure import now, options, prove, question, wake
 from benchmarks.hamming.nets import Case, mnist, trained
 from holdfast.hamming.greedy import Greedy
 from holdfast.hamming.grid import Grid
@@ -134,7 +135,7 @@ def _spent(asked: Case, x: torch.Tensor, y: torch.Tensor, method: hf.Method) -> 
 
 
 def plot(file: Path, measured: dict[str, dict[int, float]], fitted: dict[str, float]) -> None:
-    made = figure(8, 3.6)
+    made = new_figure(8, 3.6)
     if made is None:
         return
     left, right = made.subplots(1, 2)
@@ -155,4 +156,4 @@ def plot(file: Path, measured: dict[str, dict[int, float]], fitted: dict[str, fl
         if where.lines:
             where.legend(frameon=False, fontsize=7)
     file.parent.mkdir(parents=True, exist_ok=True)
-    made.savefig(file, dpi=150)
+    save(made, file)

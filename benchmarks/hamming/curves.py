@@ -15,7 +15,8 @@ from pathlib import Path
 
 import holdfast as hf
 from benchmarks.certify.table import Table
-from benchmarks.hamming.measure import figure, options, question, wake
+from benchmarks.charts import new_figure, save
+from benchmarks.hamming.measure import options, question, wake
 from benchmarks.hamming.nets import Case, case
 from holdfast.hamming.branch import Branch
 from holdfast.hamming.greedy import Greedy
@@ -116,7 +117,7 @@ def _write(file: Path, columns: list[str], rows: list[list[object]]) -> None:
 
 
 def plot(file: Path, alone: list[Moment], every: list[Moment], ends: list[tuple[float, float]]) -> None:
-    made = figure(11, 3.4)
+    made = new_figure(11, 3.4)
     if made is None:
         return
     axes = made.subplots(1, 3)
@@ -158,4 +159,4 @@ def plot(file: Path, alone: list[Moment], every: list[Moment], ends: list[tuple[
     )
     axes[2].set(xlabel="images in order", ylabel="pixels that may change", title="final bounds")
     axes[2].legend(frameon=False)
-    made.savefig(file, dpi=150)
+    save(made, file)

@@ -14,8 +14,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.certify.table import Table
-from benchmarks.hamming.measure import FOUND, beside, listed, options, peer_options, prove, search, wake
+from benchmarks.hamming.measure import (
+    FOUND,
+    beside,
+    draw_attacks,
+    listed,
+    options,
+    peer_options,
+    prove,
+    search,
+    wake,
+)
 from benchmarks.hamming.nets import Case, case
+from benchmarks.hamming.peers import OWN
 from holdfast.hamming.greedy import Greedy
 from holdfast.hamming.grid import Grid
 
@@ -43,6 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     peer_options(
         parser,
         [
+            *OWN,
             "sigma-zero",
             "VFGA",
             "FMN-L0",
@@ -61,11 +73,17 @@ def main(chosen: argparse.Namespace) -> None:
     x, y = asked.right(chosen.count)
     table = Table(["changed pixels by", *FOUND], chosen.out, "hamming-digits")
     wake(asked)
-    table.add("Greedy", *search(asked, x, y, Greedy()).cells())
-    table.add("Greedy, beam 1", *search(asked, x, y, Greedy(beam=1, lanes=1)).cells())
-    for rule in ("margin", "confidence"):
-        table.add(f"Grid, t = 1, {rule}", *search(asked, x, y, Grid(t=1, rule=rule)).cells())  # type: ignore[arg-type]
-    beside(table, asked, x, y, chosen.peers)
+    found = {
+        "Greedy": search(asked, x, y, Greedy()),
+        "Greedy, beam 1": search(asked, x, y, Greedy(beam=1, lanes=1)),
+        "Grid, t = 1, margin": search(asked, x, y, Grid(t=1)),
+        "Grid, t = 1, confidence": search(asked, x, y, Grid(t=1, rule="confidence")),
+    }
+    for name, result in found.items():
+        table.add(name, *result.cells())
+    found |= beside(table, asked, x, y, chosen.peers)
+    if chosen.out:
+        draw_attacks(found, chosen.out / "hamming-digits")
 
     proofs = [prove(asked, image, label, chosen.seconds) for image, label in zip(x, y, strict=True)]
     listed(proofs, chosen.out, "hamming-digits-brackets")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import holdfast as hf
 from benchmarks.certify.table import Table
+from benchmarks.charts import draw_bars, new_figure, save
 from benchmarks.hamming.nets import Case
 from benchmarks.hamming.peers import PEERS, Peer, peers
 from holdfast.api.radius import radius_problems
@@ -100,8 +101,12 @@ def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("
 
 def beside(
     table: Table, case: Case, x: Tensor, y: Tensor, names: Sequence[str], units: Sequence[Unit] = ("pixel",)
-) -> None:
-    """Add a row for each installed attack; mean and median of the other units are the last columns."""
+) -> dict[str, Found]:
+    """Add a row for each installed attack; mean and median of the other units are the last columns.
+
+    Returns what each attack found, in the first unit.
+    """
+    results = {}
     for peer in peers(names):
         label = f"{peer.name} ({peer.library})"
         try:
@@ -112,6 +117,28 @@ def beside(
             )
             continue
         table.add(label, *first.cells(), *(cell for other in others for cell in other.cells()[1:3]))
+        results[peer.name] = first
+    return results
+
+
+def draw_attacks(found: dict[str, Found], file: Path) -> None:
+    """DeepTRE's Figures 5 and 6: mean and standard deviation of changed pixels, and seconds, by attack."""
+    made = new_figure(10, 3.4)
+    if made is None:
+        return
+    some = {
+        name: [c for c in result.changed if math.isfinite(c)] or [math.nan] for name, result in found.items()
+    }
+    names = [name.replace(", own", "").replace(" ", "\n") for name in found]
+    changed, spent = made.subplots(1, 2)
+    spread = [statistics.pstdev(values) for values in some.values()]
+    draw_bars(changed, names, {"": [statistics.mean(v) for v in some.values()]}, {"": spread})
+    changed.set(ylabel="changed pixels, mean and sd", ylim=(0, None))
+    draw_bars(spent, names, {"": [result.seconds / len(result.changed) for result in found.values()]})
+    spent.set(ylabel="seconds an image", yscale="log")
+    for axes in (changed, spent):
+        axes.tick_params(axis="x", labelsize=7)
+    save(made, file)
 
 
 def now(case: Case) -> float:
@@ -209,7 +236,7 @@ def listed(proofs: Sequence[Proof], out: Path | None, name: str) -> None:
         )
 
 
-# ---------------------------------------------------------------- options and plots
+# ---------------------------------------------------------------- options
 
 
 def options(parser: argparse.ArgumentParser, *, count: int, seconds: float, device: str = "cpu") -> None:
@@ -228,13 +255,3 @@ def peer_options(parser: argparse.ArgumentParser, default: Sequence[str]) -> Non
         metavar="PEER",
         help=", ".join(PEERS),
     )
-
-
-def figure(width: float, height: float) -> Any:
-    """A figure, or None with a printed remark where matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print("No figure: matplotlib is not installed.")
-        return None
-    return Figure(figsize=(width, height), layout="constrained")

@@ -13,6 +13,7 @@ from benchmarks.hamming.measure import (
     FOUND,
     Proof,
     beside,
+    draw_attacks,
     listed,
     options,
     peer_options,
@@ -21,6 +22,7 @@ from benchmarks.hamming.measure import (
     wake,
 )
 from benchmarks.hamming.nets import Case, case
+from benchmarks.hamming.peers import OWN
 from holdfast.hamming.greedy import Greedy
 from holdfast.hamming.grid import Grid
 
@@ -34,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default="0/1",
         help="certify only every N-th of these, from the I-th: for N parallel processes",
     )
-    peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
+    peer_options(parser, [*OWN, "sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -42,10 +44,16 @@ def main(chosen: argparse.Namespace) -> None:
     x, y = asked.right(chosen.count)
     table = Table(["changed pixels by", *FOUND], chosen.out, "hamming-mnist")
     wake(asked)
-    table.add("Greedy", *search(asked, x, y, Greedy()).cells())
-    for rule in ("margin", "confidence"):
-        table.add(f"Grid, t = 1, {rule}", *search(asked, x, y, Grid(t=1, rule=rule)).cells())  # type: ignore[arg-type]
-    beside(table, asked, x, y, chosen.peers)
+    found = {
+        "Greedy": search(asked, x, y, Greedy()),
+        "Grid, t = 1, margin": search(asked, x, y, Grid(t=1)),
+        "Grid, t = 1, confidence": search(asked, x, y, Grid(t=1, rule="confidence")),
+    }
+    for name, result in found.items():
+        table.add(name, *result.cells())
+    found |= beside(table, asked, x, y, chosen.peers)
+    if chosen.out:
+        draw_attacks(found, chosen.out / "hamming-mnist")
     table.say(f"Accuracy {asked.accuracy:.2%}.")
     first, step = (int(number) for number in chosen.part.split("/"))
     some = slice(first, chosen.proofs, step)

@@ -21,7 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.hamming import l0_attacks
+
 Attack = Callable[[nn.Module, Tensor, Tensor], Tensor]
+HERE = "written here"
 PIXELS = (1, 2, 3, 5, 8, 13)  # Numbers of pixels that OnePixel tries in turn.
 
 
@@ -33,6 +36,8 @@ class Peer:
 
     def absent(self) -> str | None:
         """Why the attack cannot run; None if it can."""
+        if self.library == HERE:
+            return None
         try:
             _library(self.library)
         except Exception as error:
@@ -49,6 +54,9 @@ class Peer:
             torch.manual_seed(0)
             np.random.seed(0)  # The packages use numpy's global generator.
             return self.attack(module, x, y).detach()
+
+
+OWN = ("JSMA, own", "C&W-L0, own", "sigma-zero, own", "Sparse-RS, own")  # They need no other package.
 
 
 def peers(names: Sequence[str]) -> list[Peer]:
@@ -124,6 +132,10 @@ def _one_pixel(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 PEERS = {
     peer.name: peer
     for peer in (
+        Peer("JSMA, own", HERE, l0_attacks.jsma),
+        Peer("C&W-L0, own", HERE, l0_attacks.carlini_wagner_l0),
+        Peer("sigma-zero, own", HERE, l0_attacks.sigma_zero),
+        Peer("Sparse-RS, own", HERE, l0_attacks.sparse_rs),
         Peer("sigma-zero", "adv_lib", lambda m, x, y: _library("adv_lib").sigma_zero(m, x, y)),
         Peer("VFGA", "adv_lib", lambda m, x, y: _library("adv_lib").vfga(m, x, y, targeted=False)),
         Peer("FMN-L0", "adv_lib", lambda m, x, y: _library("adv_lib").fmn(m, x, y, norm=0, steps=1000)),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from benchmarks.certify.table import Table
+from benchmarks.charts import save
 from benchmarks.hamming.nets import Case, mnist, trained
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=int, default=20, help="images that every network classifies correctly"
     )
+    parser.add_argument("--train", type=int, default=60000, help="training images")
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=None, help="folder where the table is written")
     parser.add_argument(
@@ -95,14 +98,17 @@ def main(chosen: argparse.Namespace) -> None:
     if chosen.curves is not None and not known:
         chosen.curves.write_text(json.dumps(curves))
     if chosen.plot is not None:
-        draw(curves).savefig(chosen.plot, dpi=110)
+        save(draw(curves), chosen.plot)
 
 
 def measured(chosen: argparse.Namespace) -> dict[str, tuple[list[float], list[float]]]:
     x_train, y_train, x, y = mnist(chosen.data)
     cases = {}
     for name, build in NETWORKS.items():
-        module = trained(f"mnist_{name.lower()}", build, x_train, y_train, epochs=4)
+        whole = chosen.train >= len(x_train) and chosen.epochs == 4
+        key = f"mnist_{name.lower()}" + ("" if whole else f"_{chosen.train}_{chosen.epochs}")
+        seen = slice(chosen.train)
+        module = trained(key, build, x_train[seen], y_train[seen], epochs=chosen.epochs)
         cases[name] = Case(
             hf.Network.from_torch(module, domain=(0, 1), device=chosen.device), x_train, x, y, module
         )

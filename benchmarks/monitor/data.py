@@ -101,16 +101,22 @@ def split(texts: Texts, part: str, vectors: Vectors, data: Path, most: int | Non
 
 
 def network(
-    name: str, cell: str, vectors: Vectors, data: Path, nets: Path = CACHE, hidden: int | None = None
+    name: str,
+    cell: str,
+    vectors: Vectors,
+    data: Path,
+    nets: Path = CACHE,
+    hidden: int | None = None,
+    learn: int | None = None,
 ) -> Words:
-    """The network from the file, or trained now and stored there."""
+    """The network from the file, or trained now (on the first `learn` texts) and stored there."""
     texts, hidden = SETS[name], hidden or SETS[name].hidden
-    file, reader = (
-        nets / f"monitor-{name}-{cell}-{hidden}.npz",
-        Reader(cell, vectors.matrix.shape[1], hidden, len(SETS[name].classes)),
-    )
+    part = f"-{learn}" if learn else ""
+    file = nets / f"monitor-{name}-{cell}-{hidden}{part}.npz"
+    reader = Reader(cell, vectors.matrix.shape[1], hidden, len(SETS[name].classes))
     if not file.exists():
-        save(train(cell, hidden, texts, split(texts, "train", vectors, data, texts.most), vectors), file)
+        seen = split(texts, "train", vectors, data, learn or texts.most)
+        save(train(cell, hidden, texts, seen, vectors), file)
     return Words(vectors.matrix, load(reader, file)).eval()
 
 
@@ -227,6 +233,8 @@ def options(parser: argparse.ArgumentParser, sets: list[str]) -> None:
     parser.add_argument(
         "--test", type=int, default=None, help="texts to test on; default: all, for imdb 1,000"
     )
+    parser.add_argument("--hidden", type=int, help="hidden units; default: those of the set")
+    parser.add_argument("--learn", type=int, help="texts to train the network on; default: those of the set")
     parser.add_argument(
         "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
@@ -235,7 +243,7 @@ def options(parser: argparse.ArgumentParser, sets: list[str]) -> None:
 
 def case(name: str, cell: str, chosen: argparse.Namespace) -> Case:
     texts, vectors, few = SETS[name], Vectors.read(chosen.data), 1000 if name == "imdb" else None
-    module = network(name, cell, vectors, chosen.data, chosen.nets)
+    module = network(name, cell, vectors, chosen.data, chosen.nets, chosen.hidden, chosen.learn)
     net = hf.Network.from_torch(module, tokens=True, shape=(8,))
     parts = [
         split(texts, part, vectors, chosen.data, most or few)

@@ -46,10 +46,19 @@ def test_every_command_names_a_benchmark_and_every_set_is_documented(experiment:
         ("deeptre", "figure 3", "deeptre-figures-1-4"),
         ("deeptre", "figure 6", "deeptre-figures-5-6"),
         ("marble", "table 2", "marble-table-2"),
+        ("marble", "figure 4", "marble-table-2"),
+        ("deeptre", "figure 12", "deeptre-table-1"),
+        ("deepquant", "figure 10", "deepquant-figures-8-11"),
+        ("popqorn", "appendix B.1", "popqorn-appendix-B.1"),
     ],
 )
 def test_an_experiment_is_found_by_table_or_figure(paper: str, item: str, found: str) -> None:
     assert [e.key for e in reproduce.selected(paper, item)] == [found]
+
+
+def test_the_small_scale_was_measured_and_takes_minutes() -> None:
+    assert all(e.minutes[0] > 0 for e in EXPERIMENTS)
+    assert sum(e.minutes[0] for e in EXPERIMENTS) < 30
 
 
 def test_a_paper_is_all_its_experiments() -> None:

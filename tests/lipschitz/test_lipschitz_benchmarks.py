@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.lipschitz import radius, vnncomp
+from benchmarks.lipschitz import batched, examples, norms, radius, vnncomp
+from benchmarks.lipschitz.metric import worth
 from torch import nn
 
 import holdfast as hf
+from holdfast.datasets.digits_networks import digits_cnn
+from holdfast.problem import Problem
+from holdfast.property import Robustness
 from holdfast.region.norms import dual, norm
+from holdfast.result import Key
 
 HEAD = "network,property,answer,seconds,loading,nodes,least,lowest,expected,note\n"
 
@@ -64,3 +69,69 @@ def test_a_row_of_the_table() -> None:
     assert above == 0
     assert "Mesh" in str(names)
     assert all(str(text).endswith("of 2") for text in estimates)
+
+
+def wave(p: float, radius: float = 0.5) -> Problem:
+    """The score is sin(3 a) + b / 2 over two numbers around zero, as the difference of two outputs."""
+
+    class Wave(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            score = torch.sin(3 * x[:, 0]) + x[:, 1] / 2
+            return torch.stack([score, torch.zeros_like(score)], 1)
+
+    net = hf.Network.from_torch(Wave().eval(), shape=(2,))
+    ball = hf.Ball(torch.zeros(1, 2), torch.tensor([radius], dtype=torch.float64), p, net.domain)
+    return Problem(net, ball, Robustness(torch.tensor([0])), "steepness", (Key(0),))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_random_and_nested_search_find_no_more_than_the_largest_slope(p: float) -> None:
+    problem = wave(p)
+    largest = float(norm(torch.tensor([[3.0, 0.5]], dtype=torch.float64), dual(p)))
+    for points in (norms.random_search(problem, 1200), norms.nested_search(problem, 9)):
+        assert bool(problem.region.contains(points).all())
+        found = float(worth(problem, points)[0])
+        assert 0.5 * largest <= found <= largest * (1 + 1e-6)
+
+
+def test_nested_optimisation_finds_the_minimum_of_a_smooth_function() -> None:
+    def evaluate(fixed: list[float], last: torch.Tensor) -> torch.Tensor:
+        return (torch.tensor(fixed) - 0.3).square().sum() + (last - 0.5).square()
+
+    assert norms.minimise_nested(evaluate, 3, 9) == pytest.approx(0.0, abs=0.02)
+    seen: list[float] = []
+    norms.minimise_nested(lambda fixed, last: seen.extend(fixed) or last, 2, 6)  # type: ignore[func-returns-value]
+    assert len(seen) <= 6
+    assert {0.0, 1.0} <= set(seen)
+
+
+def test_an_advisory_is_the_smallest_output() -> None:
+    outputs = torch.tensor([[0.2, -0.5, 0.1]])
+    prop = norms.Advisory(outputs.argmin(1))
+    assert float(prop.score(outputs)[0]) == pytest.approx(0.6)
+    rows, offset = prop.rows(3)
+    assert float((rows @ outputs[0].double() + offset)[0].amin()) == pytest.approx(0.6)
+
+
+def test_all_images_share_one_call() -> None:
+    chosen = argparse.Namespace(queries=40, radius=0.3)
+    net = hf.Network.from_torch(digits_cnn(), domain=(0, 1))
+    x = radius.digits("test").x[:3]
+    label = net(x).argmax(1)
+    together, _ = batched.searched(net, x, label, chosen, 16)
+    apart, _ = batched.searched(net, x, label, chosen, 1, one_by_one=True)
+    assert together.points == apart.points == 3 * 40
+    assert apart.calls == 3 * 40
+    assert together.calls < 40
+
+
+def test_the_divergence_never_rises_along_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examples, "BUDGETS", (5, 20))
+    net = hf.Network.from_torch(digits_cnn(), domain=(0, 1))
+    path = examples.uncertainty_path(net, radius.digits("test").x[:1], 0.3)
+    mesh = [step.divergence for step in path if step.search != "PGD"]
+    assert mesh == sorted(mesh, reverse=True)
+    assert path[-1].divergence < mesh[0]
+    for step in path:
+        assert float(step.probabilities.sum()) == pytest.approx(1.0)
+        assert float((step.image - path[0].image).abs().max()) <= 0.3 + 1e-6

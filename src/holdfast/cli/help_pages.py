@@ -39,11 +39,13 @@ Every option of it:  holdfast radius --help-all
 
 PAPERS = (
     ("POPQORN", "radius --tier fast (certified lower bounds for LSTM, GRU and RNN; --frames each)"),
+    ("CLEVER-RNN, C&W-Ada", "radius --methods clever-rnn, --methods carlini (POPQORN's estimate and attack)"),
     ("CROWN", "radius --tier fast; alpha-CROWN and branch and bound: --tier tight, --tier split"),
-    ("DeepTRE, L0-TRE", "radius --norm 0 (exact); --norm 0 --mode grid (the paper's estimates)"),
-    ("DeepQuant", "risk: Lipschitz metric Q (--epsilon, --property), mesh search TP-MADS"),
-    ("MARBLE", "monitor fit, score, evaluate and export --prism"),
-    ("C&W, PGD, CLEVER", "radius --methods carlini, --methods pgd, --methods clever"),
+    ("DeepTRE, L0-TRE", "radius --norm 0 (exact); --norm 0 --mode grid (subspace sensitivity)"),
+    ("global robustness", "radius: the mean over all inputs; pointwise robustness: each input"),
+    ("DeepQuant", "risk: Lipschitz metric Q (--epsilon, --property), TP-MADS (--methods mesh)"),
+    ("MARBLE", "monitor fit --mode marble, score (0-step; --k for k-step), export --prism"),
+    ("PGD, CLEVER", "radius --methods pgd, --methods clever"),
     ("Cohen et al.", "smoothing (randomised smoothing)"),
 )
 
