@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from holdfast.attacks.unit_box import BoxMap, box_map_of
 from torch import Tensor
 
 import holdfast as hf
 from benchmarks.certify.table import Table
 from benchmarks.charts import draw_lines, new_figure, save
 from holdfast.attacks.mads import begin_search, minimise
-from holdfast.attacks.unit_box import BoxMap, box_map_of
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.problem import Problem

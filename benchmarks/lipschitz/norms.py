@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from holdfast.attacks.unit_box import box_map_of
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -39,7 +40,6 @@ from benchmarks.charts import draw_bars, new_figure, save
 from benchmarks.hamming.nets import mnist, trained
 from benchmarks.lipschitz.design import NETWORKS
 from benchmarks.lipschitz.metric import Probability, steepest, worth
-from holdfast.attacks.unit_box import box_map_of
 from holdfast.lipschitz.metric_bound import Shells
 from holdfast.lipschitz.ratio import ROUNDING_ULPS
 from holdfast.problem import Problem
