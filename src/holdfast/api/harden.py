@@ -46,7 +46,14 @@ from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.recipe import MEANS, Begin, Recipe, select_recipe
 from holdfast.hardening.result import Hardened
-from holdfast.hardening.training import Epoch, check_layers, is_recurrent, prepare_training, train
+from holdfast.hardening.training import (
+    Epoch,
+    TrainingSettings,
+    check_layers,
+    is_recurrent,
+    prepare_training,
+    train,
+)
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import of_tensors
@@ -249,10 +256,7 @@ def _harden(
         live,
         problems,
         judged,
-        how,
-        reach,
-        seconds=left.until(TRAINED),
-        seed=seed,
+        TrainingSettings(how, reach, left.until(TRAINED), seed),
         progress=progress,
         keep=None if kept is None else kept.keep,
         known=None if kept is None else kept.load_progress(),

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import typer
 
 from holdfast.cli.terminal import Terminal
 from holdfast.commands.command import Command
-from holdfast.commands.options import MEASURE, Model, ModelOptions, Out, OutOrNothing, Running
+from holdfast.commands.options import MEASURE, Model, ModelOptions, Out, Running
 from holdfast.commands.parse import bytes_option
 from holdfast.errors import BadInput
 
@@ -109,7 +110,7 @@ def declare_command(
             Parameter(
                 "out",
                 Parameter.KEYWORD_ONLY,
-                default=None if out is OutOrNothing else Parameter.empty,
+                default=None if NoneType in get_args(get_args(out)[0]) else Parameter.empty,
                 annotation=out,
             )
         )

@@ -39,27 +39,41 @@ class Widths:
         ).mean()
 
 
-def loss(
-    recipe: Recipe,
-    net: Network,
-    traced: Traced | None,
-    part: Examples,
-    rows: Tensor,
-    *,
-    grown: float,
-    seed: int,
-    recurrent: bool,
-    walk: TapedWalk | None = None,
-) -> Tensor:
-    """Return the loss of a batch at this share of the radius. net: wraps the module that is trained."""
-    found = _loss(recipe, net, traced, part, rows, grown, seed, recurrent, walk)
-    if recipe.jacobian == 0 or grown == 0:
+@dataclass(frozen=True)
+class BoundedNetwork:
+    """The network that is trained, with what computes its bounds.
+
+    Attributes:
+        net: wraps the module that is trained.
+        traced: its interval bounds; None if the recipe needs no bounds.
+        recurrent: whether it has recurrent layers.
+        walk: its CROWN bounds; None if the recipe does not use them.
+    """
+
+    net: Network
+    traced: Traced | None
+    recurrent: bool
+    walk: TapedWalk | None = None
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """Rows of the training data, at this share of the radius; seed: of the attack."""
+
+    examples: Examples
+    rows: Tensor
+    grown: float
+    seed: int
+
+
+def loss(recipe: Recipe, network: BoundedNetwork, batch: TrainingBatch) -> Tensor:
+    """Return the loss of a batch at its share of the radius."""
+    found = _loss(recipe, network, batch)
+    if recipe.jacobian == 0 or batch.grown == 0:
         return found
-    return (
-        found
-        + recipe.jacobian
-        * first_order(net, part.points(rows), part.label[rows], *part.box(rows, grown)).mean()
-    )
+    part, rows = batch.examples, batch.rows
+    fall = first_order(network.net, part.points(rows), part.label[rows], *part.box(rows, batch.grown))
+    return found + recipe.jacobian * fall.mean()
 
 
 def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -77,28 +91,20 @@ def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Te
     return (slope.abs() * ((upper - lower) / 2).detach()).flatten(1).sum(1)
 
 
-def _loss(
-    recipe: Recipe,
-    net: Network,
-    traced: Traced | None,
-    part: Examples,
-    rows: Tensor,
-    grown: float,
-    seed: int,
-    recurrent: bool,
-    walk: TapedWalk | None,
-) -> Tensor:
+def _loss(recipe: Recipe, network: BoundedNetwork, batch: TrainingBatch) -> Tensor:
+    net, traced, walk = network.net, network.traced, network.walk
+    part, rows, grown = batch.examples, batch.rows, batch.grown
     label, x = part.label[rows], part.points(rows)
     if recipe.name == "standard" or grown == 0:
         return cross_entropy(net.module(x), label)
-    worst = _attack(recipe, net, part, rows, grown, seed) if recipe.attacked else None
+    worst = _attack(recipe, net, part, rows, grown, batch.seed) if recipe.attacked else None
     if recipe.name == "pgd":
         assert worst is not None
         return cross_entropy(net.module(worst), label)
     assert traced is not None
     small = recipe.name == "small boxes"
     box = part.box(rows, grown if small else grown * recipe.inner)
-    if recipe.horizon and recurrent and grown < 1:
+    if recipe.horizon and network.recurrent and grown < 1:
         box = _last_frames(box, x, grown)
     if small:
         assert worst is not None

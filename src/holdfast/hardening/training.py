@@ -17,7 +17,7 @@ from holdfast.hardening.backward import TapedWalk
 from holdfast.hardening.evaluation import accuracy, certified_share
 from holdfast.hardening.examples import Examples, batches, examples_of
 from holdfast.hardening.intervals import Traced
-from holdfast.hardening.losses import loss
+from holdfast.hardening.losses import BoundedNetwork, TrainingBatch, loss
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
 from holdfast.network.recurrent import copy_module
@@ -158,15 +158,30 @@ def parts_of(live: TrainedModule, problems: Sequence[Problem], radius: float) ->
     return [examples_of(problem, radius, live.vectors) for problem in problems]
 
 
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a network is trained.
+
+    Attributes:
+        recipe: the loss and its schedule.
+        radius: the perturbation radius to train for.
+        seconds: limit for everything, evaluations included. It also defines the progress if the recipe has no
+            epochs.
+        seed: of the order of batches, and of attacks.
+    """
+
+    recipe: Recipe
+    radius: float
+    seconds: float | None = None
+    seed: int = 0
+
+
 def train(
     live: TrainedModule,
     problems: Sequence[Problem],
     validation: Sequence[Problem],
-    recipe: Recipe,
-    radius: float,
+    settings: TrainingSettings,
     *,
-    seconds: float | None = None,
-    seed: int = 0,
     progress: Callable[[Epoch], None] | None = None,
     keep: Callable[[TrainingProgress], None] | None = None,
     known: TrainingProgress | None = None,
@@ -174,14 +189,12 @@ def train(
     """Train. After Ctrl-C or a loss that is not finite the best weights so far are returned.
 
     Args:
-        seconds: limit for everything, evaluations included. It also defines the progress if the recipe has no
-            epochs.
         keep: called after every epoch with the state to resume from.
         known: such a state of an earlier run.
     """
-    if recipe.epochs is None and seconds is None:
+    if settings.recipe.epochs is None and settings.seconds is None:
         raise BadInput("set when training ends: by epochs of the recipe, or by seconds.")
-    return _Loop(live, problems, validation, recipe, radius, seconds, seed, progress, keep, known).run()
+    return _Loop(live, problems, validation, settings, progress, keep, known).run()
 
 
 class _Loop:
@@ -190,18 +203,17 @@ class _Loop:
         live: TrainedModule,
         problems: Sequence[Problem],
         validation: Sequence[Problem],
-        recipe: Recipe,
-        radius: float,
-        seconds: float | None,
-        seed: int,
+        settings: TrainingSettings,
         progress: Callable[[Epoch], None] | None,
         keep: Callable[[TrainingProgress], None] | None,
         known: TrainingProgress | None,
     ) -> None:
-        self.live, self.recipe, self.seed, self.tell, self.keep = live, recipe, seed, progress, keep
+        recipe, radius = settings.recipe, settings.radius
+        self.live, self.recipe, self.seed = live, recipe, settings.seed
+        self.tell, self.keep = progress, keep
         self.parts, self.held = parts_of(live, problems, radius), parts_of(live, validation, radius)
-        self.seconds = seconds
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seconds = settings.seconds
+        self.generator = torch.Generator().manual_seed(settings.seed)
         self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
         self.traced = _trace_programs(live, self.parts) if recipe.uses_bounds else {}
         self.walks = _walks(self.traced, self.parts) if recipe.uses_crown else {}
@@ -265,17 +277,12 @@ class _Loop:
             )
         self.optimiser.zero_grad(set_to_none=True)
         with torch.enable_grad():
-            value = loss(
-                recipe,
-                self.live.net,
-                self.traced.get(part.problem.region.shape),
-                part,
-                rows,
-                grown=recipe.radius_share(far),
-                seed=hash((self.seed, self.now.epoch, place)),
-                recurrent=self.recurrent,
-                walk=self.walks.get(part.problem.region.shape),
+            shape = part.problem.region.shape
+            network = BoundedNetwork(
+                self.live.net, self.traced.get(shape), self.recurrent, self.walks.get(shape)
             )
+            seed = hash((self.seed, self.now.epoch, place))
+            value = loss(recipe, network, TrainingBatch(part, rows, recipe.radius_share(far), seed))
         found = float(value.detach())
         if not math.isfinite(found):
             return found
