@@ -7,7 +7,8 @@ What is counted, while `hf.radius` runs (sys.setprofile and threading.setprofile
 
 - A module is crossed if one of its functions runs that does work of its own: not a property, a special method, a
   lambda or a comprehension, and with more than one statement after its docstring. Modules of which only such small
-  functions run (plain values, one-line accessors) are not counted.
+  functions run (plain values, one-line accessors) are not counted. Nor are the lowest layer of docs/architecture.md
+  (PLAIN: values and services that every module uses) and the model (datasets).
 - A pair calls both ways if a function of the first directly calls one of the second, and one of the second one of
   the first, during the request. The caller is the nearest function of holdfast on the stack, so a callback through
   torch counts for the module whose function called torch. Both modules must be crossed ones.
@@ -30,6 +31,19 @@ from holdfast.datasets.digits_networks import digits_lstm
 
 PACKAGE = Path(hf.__file__).parent
 ROWS = 2  # Rows of the digit that the LSTM reads: more make the request longer and call nothing else.
+PLAIN = {
+    *(
+        "batch",
+        "cuda_graphs",
+        "errors",
+        "files",
+        "foreign_text",
+        "formatting",
+        "memory_budget",
+        "process_state",
+    ),
+    *("random_streams", "result", "rounding", "signals", "time_limit"),
+}
 Calls = Counter[tuple[str, str]]  # (calling module, called module): number of calls.
 
 
@@ -74,7 +88,8 @@ class Recorder:
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if event != "call" or (name := self.name_of(frame.f_code)) is None:
             return
-        if frame.f_code.co_firstlineno in working_functions(frame.f_code.co_filename):
+        counts = name not in PLAIN and not name.startswith("datasets.")
+        if counts and frame.f_code.co_firstlineno in working_functions(frame.f_code.co_filename):
             self.crossed.add(name)
         caller = frame.f_back
         while caller is not None and self.name_of(caller.f_code) is None:
