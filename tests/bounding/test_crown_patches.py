@@ -201,6 +201,33 @@ def test_a_kernel_goes_back_like_its_map(name: str) -> None:
         assert single.dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv2d(4, 6, 3, 1, 1), nn.Conv2d(4, 6, 3, 2, 1), nn.Conv2d(4, 4, 3, 1, 2, 2, 4), nn.AvgPool2d(2)],
+)
+def test_maps_with_sparse_matrices_go_back_by_their_kernels(
+    monkeypatch: pytest.MonkeyPatch, layer: nn.Module
+) -> None:
+    """Stored matrices of convolutions are mostly zero: the kernel does the same with fewer products."""
+    monkeypatch.undo()
+    module = nn.Sequential(layer, nn.ReLU(), nn.Flatten(), nn.LazyLinear(2)).double().eval()
+    x = torch.rand(1, 4, 16, 16, dtype=torch.float64)
+    module(x)
+    graph = build(hf.Network.from_torch(module), x)
+    node = next(node for node in graph.nodes if isinstance(node, Affine) and node.kernel is not None)
+    matrix = node.part(0, torch.eye(node.inputs[0].size, dtype=torch.float64)).t()
+    rows = torch.randn(5, node.size, dtype=torch.float64)
+    assert node._kernel_is_cheaper  # type: ignore[attr-defined]
+    for absolute in (False, True):
+        (found,) = node.back(rows, absolute=absolute)
+        torch.testing.assert_close(
+            found, rows @ (matrix.abs() if absolute else matrix), rtol=1e-12, atol=1e-12
+        )
+    (single,) = node.back(rows.float())
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), rows @ matrix, rtol=1e-4, atol=1e-4)
+
+
 def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     torch.manual_seed(0)

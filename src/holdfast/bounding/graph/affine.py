@@ -18,6 +18,7 @@ Jacobian-vector product (jvp) and backward as a vector-Jacobian product (vjp) of
 affine function are the same sums.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,10 @@ from holdfast.network.float32_precision import cudnn_flags
 from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]
+# A map with a kernel is passed backwards window by window if its matrix has at least this many elements, and rows of at
+# least this many times as many as a window reads; below, the single product is as fast (chosen by hand).
+MIN_KERNEL_MATRIX = 2**18
+MIN_KERNEL_SAVING = 4
 AT_ONCE = 256  # The number of vectors per jvp call (memory; chosen by hand).
 # Indices along an axis: a slice if they are consecutive.
 Place = slice | Tensor
@@ -303,8 +308,20 @@ class _Matrix(Affine):
     def back(
         self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
     ) -> list[Tensor]:
+        if self._kernel_is_cheaper:
+            assert self._kernel is not None
+            return [_back_by_kernel(self._kernel, self, k, rows, absolute) for k in self._which(only)]
         matrices = self._as(absolute, rows.dtype)
         return [rows @ matrices[k] for k in self._which(only)]
+
+    @cached_property
+    def _kernel_is_cheaper(self) -> bool:
+        """Whether products with the windows of the kernel save most of the products with the matrix."""
+        if self._kernel is None or len(self._matrices) > 1 or self._matrices[0].numel() < MIN_KERNEL_MATRIX:
+            return False
+        weight = self._kernel.weight
+        read = math.prod(weight.shape[:2]) * (weight.shape[3] if weight.dim() == 4 else 1)
+        return self._matrices[0].shape[1] >= MIN_KERNEL_SAVING * read
 
     def rows(self, chosen: Tensor) -> list[Tensor] | None:
         return [m[chosen] for m in self._matrices]
@@ -337,6 +354,13 @@ class _Matrix(Affine):
             return None  # Adding two shifts would round.
         kernel = self._kernel if by.shape == self.shape else None
         return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight, _kernel=kernel)
+
+
+def _back_by_kernel(kernel: Kernel, node: Affine, k: int, rows: Tensor, absolute: bool) -> Tensor:
+    """(..., size) -> (..., size of input k): rows J, or rows |J|, window by window."""
+    used = replace(kernel, weight=kernel.weight.abs()) if absolute else kernel
+    image = rows.reshape(*rows.shape[:-1], *node.shape[1:])
+    return used.back_whole(image, node.inputs[k].shape[2:]).flatten(-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,9 +416,7 @@ class _Function(Affine):
     ) -> list[Tensor]:
         which = self._which(only)
         if self._kernel is not None:
-            kernel = replace(self._kernel, weight=self._kernel.weight.abs()) if absolute else self._kernel
-            image = rows.reshape(*rows.shape[:-1], *self.shape[1:])
-            return [kernel.back_whole(image, self.inputs[k].shape[2:]).flatten(-3) for k in which]
+            return [_back_by_kernel(self._kernel, self, k, rows, absolute) for k in which]
         kind, rows = rows.dtype, rows.double()  # The function's constants are float64.
         function, at = self._at(absolute, rows.device)
         # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
