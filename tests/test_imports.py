@@ -29,6 +29,8 @@ LAYERS = [
     ("network", "region", "property"),
     (
         "question",
+        "question_words",
+        "request",
         "question_text",
         "problem",
         "method",

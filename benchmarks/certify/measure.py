@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.api.radius import FramesOption, Tier, default_methods
+from holdfast.api.methods import Tier, default_methods
+from holdfast.api.perturbation import FramesOption
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,14 @@
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.network.fingerprint import of_text
-
-Json = Any  # what JSON can hold
+from holdfast.question_words import Json as Json
+from holdfast.question_words import plain as plain
+from holdfast.request import Request as Request
 
 
 @dataclass(frozen=True)
@@ -62,37 +61,6 @@ class DataDescription:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the results depend on besides the network and the input. Fields that do not apply are None."""
-
-    norm: str | None = None  # a number, or "words"
-    radius: float | str | None = None
-    frames: str | None = None
-    shares: str | None = None
-    drift: bool | None = None
-    targets: str | None = None
-    substitutes: Json = None
-    unit: str | None = None
-    free: str | None = None  # the hash of the mask's file
-    values: str | None = None
-    property: str | None = None
-    epsilon: float | None = None
-    within: str | None = None
-    threshold: float | None = None
-    patch: str | None = None
-    softmax: bool | None = None
-    sigma: float | None = None
-    confidence: float | None = None
-    box: str | None = None
-    outputs: str | None = None
-    tolerance: float | None = None
-    specification: Json = None  # VNN-LIB: names and hashes
-    criterion: str | None = None
-    mutation: Json = None
-    columns: Json = None  # of a table: the type of each column, in order
-
-
-@dataclass(frozen=True)
 class Means:
     """The search settings: they change what is found and not what is true."""
 
@@ -115,10 +83,15 @@ class Question:
     command: str = "radius"
     model: ModelDescription = ModelDescription()
     data: DataDescription = DataDescription()
-    asked: Request = Request()
+    asked: Request = field(default_factory=Request)
     means: Means = Means()
     options: Mapping[str, Json] = field(default_factory=dict)
     begun_in: str = ""
+
+    @property
+    def frames_are_words(self) -> bool:
+        """Whether the frames of an input are words."""
+        return self.asked.norm == "words" or self.model.vocabulary is not None
 
     @property
     def fingerprint(self) -> str:
@@ -194,12 +167,3 @@ def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
         name: tuple(value) if name in listed and isinstance(value, list) else value
         for name, value in stored.items()
     }
-
-
-def plain(value: Json) -> Json:
-    """Return a value as JSON can hold it: tuples as lists, infinity and NaN as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, list | tuple) else value

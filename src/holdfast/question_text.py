@@ -6,26 +6,22 @@
     feature, the same in every frame), feature k by the radius times share k of 0.1,1,0.5, before fan.onnx
     changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
 
-No restriction may be left out, because the numbers depend on all of them. Every field of `Request` has a
-clause in CLAUSES; a field without one is shown with its value, and so is every option of the command that no
-field covers, except those of NOT_SAID. Two questions with different fingerprints have different sentences:
+No restriction may be left out, because the numbers depend on all of them. Every option of `Request` declares
+its clause; a field without one is shown with its value, and so is every option of the command that no field
+covers, except those of NOT_SAID. Two questions with different fingerprints have different sentences:
 tests/test_question_text.py checks all fields of a question and all options of all commands.
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from holdfast.formatting import exact_text, norm_name, shorten
-from holdfast.network.fingerprint import of_text
-from holdfast.question import Json, Means, Question, Request, plain
+from holdfast.formatting import shorten
+from holdfast.question import Json, Means, Question, Request
+from holdfast.question_words import hash_of, short_hash, value_text
+from holdfast.request import options_of
 
-LONG = 90  # Characters of a value; a longer one is cut and followed by its hash.
-HASH = 8  # Hexadecimal digits of a hash in a sentence; pages and files hold all of them.
 INTERVAL = re.compile(r"\[[-+.\w]+, [-+.\w]+\]")
-SHA256 = re.compile("[0-9a-f]{64}")
-BARE = re.compile(r"[\w.,:%+\-/*]+")  # Values that need no quotation marks.
 
 NOT_SAID = {  # Options that do not change the meaning of a number, each with the reason.
     "model": "the sentence names the model and its hash",
@@ -115,13 +111,13 @@ UNITS = {"pixel": "pixels", "frame": "frames", "number": "numbers"}
 def _change(asked: Request) -> str:
     """Return what has to change at the radius."""
     if asked.within is not None:
-        return f"forecasts what is further than {_value(asked.within)} from its forecast"
+        return f"forecasts what is further than {value_text(asked.within)} from its forecast"
     if asked.threshold is not None:
-        return f"crosses {_value(asked.threshold)} with an output"
+        return f"crosses {value_text(asked.threshold)} with an output"
     return (
         "changes its answer"
         if asked.targets is None
-        else f"changes its answer to the target {_value(asked.targets)}"
+        else f"changes its answer to the target {value_text(asked.targets)}"
     )
 
 
@@ -135,45 +131,7 @@ def _command(question: Question) -> str:
     return question.command.split(" ")[0]
 
 
-Clause = Callable[[Json, Question], str]
-CLAUSES: dict[
-    str, Clause
-] = {  # For each field of `Request` its clause; an empty text where another part of the sentence has it.
-    "norm": lambda norm, _: (
-        "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm"
-    ),
-    "radius": lambda radius, _: f"by at most {_value(radius)}",
-    "frames": lambda which, question: _frames(which, "word" if frames_are_words(question) else "frame"),
-    "drift": lambda on, _: (
-        "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for"
-    ),
-    "shares": lambda shares, question: (
-        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of "
-        f"{_value(shares)}"
-    ),
-    "targets": lambda targets, _: f"for the target {_value(targets)}",
-    "substitutes": lambda sets, _: f"each word only by its substitutes ({_count_phrase(sets, 'set')})",
-    "unit": lambda unit, _: f"counted in units of one {_value(unit)}",
-    "free": lambda mask, question: (
-        f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})"
-    ),
-    "values": lambda values, _: f"changed numbers only to the values {_value(values)}",
-    "patch": lambda square, _: f"only the square {_value(square)} (top,left,size) moving",
-    "property": lambda name, _: f"where the property is {_value(name)}",
-    "epsilon": lambda epsilon, _: f"with epsilon {_value(epsilon)}",
-    "within": lambda width, _: f"where outputs must stay within {_value(width)} of the forecast",
-    "threshold": lambda at, _: f"where every output must stay on its side of {_value(at)}",
-    "softmax": lambda on, _: f"{'of the softmax of the outputs' if on else 'of the plain outputs'}",
-    "sigma": lambda sigma, _: f"under Gaussian noise of width {_value(sigma)}",
-    "confidence": lambda share, _: f"with confidence {_value(share)} for each",
-    "box": lambda box, question: f"{_file(question, 'box', 'with ends')} (hash {_short_hash(box)})",
-    "outputs": lambda which, _: f"of the outputs {_value(which)} alone",
-    "tolerance": lambda tolerance, _: f"each end to within {_value(tolerance)}",
-    "specification": lambda files, _: _specification(files),
-    "criterion": lambda criterion, _: f"by the criterion {_value(criterion)}",
-    "mutation": lambda mutation, _: f"by the mutation {_value(mutation)}",
-    "columns": lambda columns, _: _columns(columns),
-}
+CLAUSES = {name: option.clause for name, option in options_of(Request).items()}
 
 
 def _clauses(question: Question) -> Iterator[str]:
@@ -187,14 +145,9 @@ def _clauses(question: Question) -> Iterator[str]:
         )
         if value is None or in_lead or name in _ending_of(asked) & elsewhere:
             continue
-        words = CLAUSES[name](value, question) if name in CLAUSES else f"{name} {_value(value)}"
+        words = CLAUSES[name](value, question) if name in CLAUSES else f"{name} {value_text(value)}"
         if words:
             yield words
-
-
-def frames_are_words(question: Question) -> bool:
-    """Whether the frames of an input are words."""
-    return question.asked.norm == "words" or question.model.vocabulary is not None
 
 
 def _ending_of(asked: Request) -> set[str]:
@@ -204,67 +157,30 @@ def _ending_of(asked: Request) -> set[str]:
     }
 
 
-def _frames(which: str, thing: str) -> str:
-    if which == "each":
-        return f"one {thing} at a time"
-    return f"every {thing} by at most the radius" if which == "all" else f"only the {thing}s {_value(which)}"
-
-
-def _file(question: Question, option: str, unnamed: str) -> str:
-    """Return the file name that an option was given; its hash is shown elsewhere."""
-    given = question.options.get(option)
-    return unnamed if not isinstance(given, str) or not given else _value(given)
-
-
-def _specification(files: Json) -> str:
-    """Return one specification by its names, several by their number, with a hash of names and contents."""
-    if (
-        isinstance(files, list | tuple)
-        and len(files) == 1
-        and isinstance(files[0], list | tuple)
-        and len(files[0]) > 1
-    ):
-        return f"as {_value(files[0][1])} says of {_value(files[0][0])} ({_digest(files)})"
-    return f"as {_count_phrase(files, 'specification')} say"
-
-
-def _columns(stored: Json) -> str:
-    """Describe the columns of a table: a hash of their types, the frozen ones, and the units."""
-    each = stored.get("each") if isinstance(stored, Mapping) else None
-    if not isinstance(each, Mapping):
-        return f"with the columns {_value(stored)}"
-    still = [name for name, told in each.items() if isinstance(told, Mapping) and told.get("frozen")]
-    scales = {
-        name: told["scale"] for name, told in each.items() if isinstance(told, Mapping) and "scale" in told
-    }
-    parts = [f"{len(each)} columns by their kinds ({_digest(stored)})"]
-    parts += [f"columns that stay: {_value(','.join(map(str, still)))}"] if still else []
-    parts += [f"in units of {_value(scales)}"] if scales else []
-    return f"as rows of a table ({'; '.join(parts)})"
-
-
 def _circumstances(question: Question) -> Iterator[str]:
     """Yield what else the numbers depend on: preprocessing, arithmetic, and the hashes of model and data."""
     model, means = question.model, question.means
     if model.domain is not None:
-        yield f"domain {model.domain if INTERVAL.fullmatch(model.domain) else _value(model.domain)}"
+        yield f"domain {model.domain if INTERVAL.fullmatch(model.domain) else value_text(model.domain)}"
     for name, value in sorted(model.prepared.items()):
         if name != "domain" or _domain(value) != model.domain:
-            yield f"{_words(name)} {_value(value)}"
+            yield f"{_words(name)} {value_text(value)}"
     said = {f.name: getattr(means, f.name) for f in fields(Means)}
     yield from (
-        f"{_words(name)} {_value(value)}" for name, value in said.items() if _unusual(name, value) is not None
+        f"{_words(name)} {value_text(value)}"
+        for name, value in said.items()
+        if _unusual(name, value) is not None
     )
-    yield from (f"{_words(name)} {_value(value)}" for name, value in _options(question))
+    yield from (f"{_words(name)} {value_text(value)}" for name, value in _options(question))
     if not question.options:
         yield "asked by a program, of which only this was recorded"
     known = [
         ("model", model.fingerprint),
-        ("vocabulary", None if model.vocabulary is None else _hash_of(model.vocabulary)),
+        ("vocabulary", None if model.vocabulary is None else hash_of(model.vocabulary)),
     ]
     known += [("tokenizer", model.tokenizer), ("data", question.data.fingerprint)]
     hashes = [
-        f"{what} {'not hashed' if value == '' else _short_hash(value)}"
+        f"{what} {'not hashed' if value == '' else short_hash(value)}"
         for what, value in known
         if value is not None
     ]
@@ -311,49 +227,6 @@ def _words(name: str) -> str:
     return "only the part of the inputs" if name == "shard" else name.replace("_", " ")
 
 
-def _count_phrase(values: Json, what: str) -> str:
-    """Return a short list as it is, a long one as its length and hash."""
-    if len(text := _text(values)) <= LONG:
-        return _value(values)
-    many = len(values) if isinstance(values, list | tuple | Mapping) else len(text)
-    return f"{many} {what}s, {_digest(values)}"
-
-
-def _value(value: Json) -> str:
-    """Return different texts for different values.
-
-    Numbers have all digits. Texts of more than a word are quoted. Long texts, and texts with control
-    characters, are followed by their hash.
-    """
-    if value is True or value is False:
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return exact_text(value) if isinstance(value, float) else str(value)
-    text = _text(value)
-    shown = shorten(text, LONG)
-    if shown != text:
-        return f"{json.dumps(shown, ensure_ascii=False)} {_digest(value)}"
-    return (
-        text if not isinstance(value, str) or BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-    )
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, sort_keys=True)
-
-
 def _name(text: str) -> str:
     """Return the name of a model or of data, shortened."""
     return shorten(text)
-
-
-def _digest(value: Json) -> str:
-    return f"hash {_short_hash(_hash_of(value))}"
-
-
-def _hash_of(value: Json) -> str:
-    return of_text(json.dumps(plain(value), sort_keys=True))
-
-
-def _short_hash(value: str) -> str:
-    return value[:HASH] if SHA256.fullmatch(value) else _value(value)

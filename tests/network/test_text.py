@@ -16,8 +16,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 
 import holdfast as hf
+from holdfast.api.perturbation import Perturbation
 from holdfast.api.radius import radius_problems
-from holdfast.api.region_questions import region_of
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import tokenizer_check
 from holdfast.network.text import CustomTokenizer, HuggingFace, Text, WordTokenizer, read_texts, tokenizer_of
@@ -125,7 +125,7 @@ def test_a_list_of_texts_is_an_input_and_warned_of() -> None:
     for place, ids in enumerate(([1, 2], [6], [0])):
         assert torch.equal(given[place], net.embed(torch.tensor(ids)))
     assert net.tokens("Good film").tolist() == [6, 2]
-    region = region_of(net, ["The film", "good film"], radius=0.01)  # type: ignore[arg-type]
+    region = Perturbation(radius=0.01).region_around(net, ["The film", "good film"])
     assert torch.equal(region.centre, net.embed(torch.tensor([[1, 2], [6, 2]])))
     with pytest.raises(BadInput, match="texts of 1 and of 2 tokens"):
         hf.risk(net, ["the film", "good"], "robustness", radius=0.01)  # type: ignore[arg-type]

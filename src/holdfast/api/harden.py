@@ -29,16 +29,9 @@ from holdfast.api.arguments import (
     substitute_ids,
 )
 from holdfast.api.methods import default_methods
+from holdfast.api.perturbation import FramesOption, NormOption, Perturbation, SharesOption
 from holdfast.api.progress import check_progress, epoch_display
-from holdfast.api.radius import (
-    FramesOption,
-    Inputs,
-    LabelsOption,
-    NormOption,
-    SharesOption,
-    as_rows,
-    radius_problems,
-)
+from holdfast.api.radius import Inputs, LabelsOption, as_rows, radius_problems
 from holdfast.errors import BadInput
 from holdfast.hardening.evaluation import Outcome, RobustnessResult
 from holdfast.hardening.folder import Folder
@@ -167,7 +160,10 @@ def harden(
         check_number(
             "validation", validation, help="It is the share held back, as in 0.15, or (inputs, labels)."
         )
-    distance, limit = check_norm(norm), check_stop(stop, seconds)
+    moves, limit = (
+        Perturbation(norm=check_norm(norm), frames=frames, shares=shares),
+        check_stop(stop, seconds),
+    )
     _radius(radius, substitutes)
     network = as_network(net, domain=domain, x=x)
     if y is not None:
@@ -179,11 +175,8 @@ def harden(
             network,
             x,
             y,
+            replace(moves, substitutes=sets),
             radius=radius,
-            norm=distance,
-            frames=frames,
-            shares=shares,
-            substitutes=sets,
             lengths=lengths,
             recipe=recipe,
             begin=begin,
@@ -203,12 +196,9 @@ def _harden(
     net: Network,
     x: Inputs | Iterable[Any],
     y: LabelsOption,
+    asked: Perturbation,
     *,
     radius: float | None,
-    norm: float,
-    frames: FramesOption,
-    shares: SharesOption,
-    substitutes: Substitutes | None,
     lengths: Sequence[int] | None,
     recipe: str | Recipe,
     begin: Begin,
@@ -227,12 +217,13 @@ def _harden(
     _trainable(net)
     if y is None:
         x, y = _of_loader(x)
-    reach = _radius(radius, substitutes)
-    asked: dict[str, Any] = {"norm": norm, "frames": frames, "shares": shares}
-    training, held = _split(x, y, lengths, substitutes, validation, seed)
+    reach = _radius(radius, asked.substitutes)
+    training, held = _split(x, y, lengths, asked.substitutes, validation, seed)
     problems = _problems(net, training, asked)
     judged = _problems(net, held, asked)
-    tested = judged if test is None else _problems(net, _Data(test[0], test[1], None, substitutes), asked)
+    tested = (
+        judged if test is None else _problems(net, _Data(test[0], test[1], None, asked.substitutes), asked)
+    )
     _check(net, problems, reach)
     words = any(problem.region.embedded for problem in problems)
     recurrent = is_recurrent(net.module)
@@ -303,15 +294,14 @@ class _Data:
         self.x, self.y, self.lengths, self.substitutes = x, y, lengths, substitutes
 
 
-def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Problem]:
+def _problems(net: Network, data: _Data, asked: Perturbation) -> list[Problem]:
     if data.y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
     if _forecast(data.y):
         raise BadInput(f"{net.name}: y holds numbers that are no classes, as for a forecast. {ONLY_CLASSES}")
     try:
-        return radius_problems(
-            net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked
-        )
+        moves = replace(asked, substitutes=data.substitutes)
+        return radius_problems(net, data.x, data.y, moves, lengths=data.lengths)
     except OneOutput as error:
         raise BadInput(f"{net.name} has one output, a forecast or a single score. {ONLY_CLASSES}") from error
 
@@ -545,7 +535,7 @@ def _describe_request(
     net: Network,
     recipe: Recipe,
     radius: float,
-    asked: Mapping[str, Any],
+    asked: Perturbation,
     seed: int,
     problems: Sequence[Problem],
 ) -> dict[str, Any]:
@@ -558,5 +548,5 @@ def _describe_request(
         "radius": radius,
         "recipe": asdict(recipe),
         "seed": seed,
-        "region": of_value([str(asked["norm"]), str(asked["frames"]), str(asked["shares"])]),
+        "region": of_value([str(asked.norm), str(asked.frames), str(asked.shares)]),
     }

@@ -21,31 +21,34 @@ from holdfast.api.arguments import (
     as_network,
     check_choice,
     check_classes,
-    check_flag,
     check_inputs,
     check_lengths,
-    check_mask,
     check_methods,
     check_norm,
     check_region,
     check_search,
     check_stop,
-    check_values,
     count_of,
     show,
     substitute_ids,
 )
-from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
+from holdfast.api.methods import Mode, Tier, default_methods
+from holdfast.api.perturbation import (
+    FramesOption,
+    MaskOption,
+    NormOption,
+    Perturbation,
+    SharesOption,
+    ValuesOption,
+)
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.region_questions import (
-    BOX_NORM,
     PropertyOption,
     check_property_name,
     classes_of,
     property_of,
-    region_of,
 )
-from holdfast.api.requests import radius_request, region_request
+from holdfast.api.requests import property_fields, region_request
 from holdfast.api.results import (
     AnswerList,
     FrameRadiusList,
@@ -65,14 +68,11 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
 from holdfast.property.base import OneOutput, next_likely
-from holdfast.region import ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
-from holdfast.region.units import Unit, unit_axes
-from holdfast.region.words import Substitutes, position_sets
+from holdfast.region import Family, Region
+from holdfast.region.units import Unit
 from holdfast.result import Key
 from holdfast.solver import Sink, solve
 
-FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
-SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
 Array = np.ndarray[Any, Any]
 Inputs = Tensor | Array | Sequence[Tensor] | Sequence[Array] | Sequence[str]
@@ -87,9 +87,6 @@ LabelsOption = (
     | str
     | None
 )
-MaskOption = Tensor | Sequence[Tensor] | None
-ValuesOption = Sequence[float] | Tensor | None
-NormOption = float | str
 
 
 class Options(TypedDict, total=False):
@@ -220,17 +217,23 @@ def radius(
     """
     check_search(seed, store)
     check_progress(progress)
-    check_flag("drift", drift)
     for name, value, kind in (
         ("tier", tier, Tier),
         ("mode", mode, Mode),
         ("arithmetic", arithmetic, Arithmetic),
     ):
         check_choice(name, value, get_args(kind))
-    distance, limit, chosen = check_norm(norm), check_stop(stop, seconds), check_methods(methods)
+    limit, chosen = check_stop(stop, seconds), check_methods(methods)
     check_lengths(lengths)
-    check_values(values)
-    check_mask(free)
+    moves = Perturbation(
+        norm=check_norm(norm),
+        frames=frames,
+        drift=drift,
+        shares=shares,
+        unit=unit,
+        free=free,
+        values=values,
+    )
     if property is not None and not isinstance(property, Property | Rule):
         raise BadInput(
             f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk "
@@ -242,35 +245,16 @@ def radius(
     count = count_of(x)
     labels = check_classes(network, y, count) if property is None else y
     aims = check_targets(network, targets, count)
-    sets = substitute_ids(network, substitutes)
-    problems = radius_problems(
-        network,
-        x,
-        labels,
-        norm=distance,
-        property=property,
-        frames=frames,
-        shares=shares,
-        drift=drift,
-        targets=aims,
-        substitutes=sets,
-        unit=unit,
-        free=free,
-        values=values,
-        lengths=lengths,
-    )
+    moves = replace(moves, substitutes=substitute_ids(network, substitutes))
+    problems = radius_problems(network, x, labels, moves, property=property, targets=aims, lengths=lengths)
     if chosen is None:
-        what = measured_quantity(distance, sets, drift=drift)
-        chosen = default_methods(network, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
+        chosen = default_methods(network, "radius", tier, what=moves.what, mode=mode, arithmetic=arithmetic)
     with progress_display(progress, "radius") as report:
         records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
     ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
-    each = isinstance(frames, str) and frames == "each"
-    options = {"frames": frames, "shares": shares, "drift": drift, "targets": targets, "substitutes": sets}
-    options |= {"unit": unit, "free": free, "values": values, "property": property}
-    request = radius_request(distance, options)
+    request = replace(moves.to_request(targets=targets), **property_fields(property))
     answered = AnswerList(network, tuple(problems), ordered, "radius", request)
-    if not each:
+    if not moves.one_frame_each:
         return RadiusList([r.explained for r in ordered], answered)
     groups: dict[int, list[Any]] = {}
     for record in ordered:
@@ -475,20 +459,18 @@ def radius_problems(
     net: Network,
     x: Inputs,
     y: LabelsOption = None,
+    perturbation: Perturbation | None = None,
     *,
-    norm: float = math.inf,
     property: Property | Rule | None = None,
-    frames: FramesOption = None,
-    shares: SharesOption = None,
-    drift: bool = False,
     targets: TargetsOption = None,
-    substitutes: Substitutes | None = None,
-    unit: Unit | None = None,
-    free: MaskOption = None,
-    values: ValuesOption = None,
     lengths: Sequence[int] | None = None,
+    **options: Any,
 ) -> list[Problem]:
-    """Return the problems of `radius`, one for each shape of input, after checking all arguments."""
+    """Return the problems of `radius`, one for each shape of input, after checking all arguments.
+
+    options: fields of `Perturbation`, in place of one.
+    """
+    moves = Perturbation(**options) if perturbation is None else perturbation
     rows = as_rows(net.rows(x) if hasattr(x, "columns") else net.inputs(x), lengths)
     if y is None and property is None:
         raise BadInput(
@@ -505,65 +487,7 @@ def radius_problems(
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")  # type: ignore[arg-type]
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
-    if shares is not None and (substitutes is not None or norm == 0):
-        raise BadInput("the shares scale the radius of each frame or feature: they need a norm p >= 1.")
-    if shares is not None and frames is None and not drift and not math.isinf(norm):
-        raise BadInput(BOX_NORM)
-    if drift and (frames is not None or substitutes is not None or norm == 0):
-        raise BadInput(
-            "a drift adds the same offset to all frames: it needs a norm p >= 1; leave frames and "
-            "substitutes out."
-        )
-    for name, option in (("unit", unit), ("free", free), ("values", values)):
-        if option is not None and (norm != 0 or substitutes is not None):
-            raise BadInput(
-                f"{name} restricts counted changes: it needs norm 0 (--norm 0), without substitutes."
-            )
-    each = isinstance(frames, str) and frames == "each"
-    if substitutes is not None and frames is not None and not each:
-        raise BadInput(
-            "substitutes already say which words may change; leave frames out, or give frames='each' for "
-            "one position at a time."
-        )
-    sets = None if substitutes is None else _position_sets(net, rows, substitutes)
-    weights = (
-        None
-        if frames is None or substitutes is not None
-        else _frame_weights(rows, frames, shares, padded=lengths is not None)
-    )
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        groups.setdefault(tuple(row.shape), []).append(index)
-    regions: list[tuple[list[int], Family]] = []
-    for members in groups.values():
-        stacked = torch.stack([rows[i] for i in members])
-        if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
-            raise BadInput(
-                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word "
-                "vectors (length, dim)."
-            )
-        # Under norm 0, rounding an input to the network's dtype does not count as a change.
-        centre = (
-            net.exactly(stacked)
-            if stacked.is_floating_point() and norm != 0
-            else _as_network_input(net, stacked)
-        )
-        if sets is not None:
-            assert net.vectors is not None
-            region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
-        else:
-            mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            if _of_a_table(
-                net, frames=frames, unit=unit, free=free, values=values, shares=shares, drift=drift or None
-            ):
-                region = _table(net, centre, norm)
-            elif norm == 0:
-                region = _sparse(net, centre, members, len(rows), frames, unit, free, values)
-            elif mask is not None:
-                region = _norm_family(net, centre, norm, mask)
-            else:
-                region = _moving(net, centre, norm, shares, drift=drift)
-        regions.append((members, region))
+    regions = moves.families(net, rows, padded=lengths is not None)
     problems = []
     kept = None if property is None else _resolve_property(net, property, regions, y)
     for members, region in regions:
@@ -575,18 +499,13 @@ def radius_problems(
             aim = None if aims is None else aims.to(net.device)[place]
             prop = _classes(net, region.centre, labels.to(net.device)[place], targets, aim)
         problem = Problem(net, region, prop, "radius", tuple(Key(i) for i in members))
-        problems.append(_each_frame(problem) if each else problem)
+        problems.append(_each_frame(problem) if moves.one_frame_each else problem)
     for problem in problems:
         try:
             problem.check()
         except OneOutput as error:
             raise OneOutput(net(problem.region.centre)) from error
     return problems
-
-
-def _as_network_input(net: Network, x: Tensor) -> Tensor:
-    """Return inputs as the network reads them: token ids as word vectors, numbers in its dtype."""
-    return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
 
 
 def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
@@ -608,15 +527,6 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
         if not 1 <= length <= len(row):
             raise BadInput(f"length {length} of input {i} must be between 1 and its {len(row)} frames.")
     return [row[: int(length)] for row, length in zip(rows, lengths, strict=True)]
-
-
-def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
-    if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
-        raise BadInput(
-            "substitutes are sets of words: give token ids, or texts, to a network that reads tokens "
-            "(tokens=True, vocabulary=[...])."
-        )
-    return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
 
 def _classes(
@@ -645,167 +555,6 @@ def _resolve_property(
         property = property.around(torch.stack([said[i] for i in range(count)]), y)
     property.check(count, net.outputs_for(regions[0][1].centre))
     return batch.move(property, net.device)
-
-
-def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, drift: bool) -> Family:
-    """Return the region in which the whole input is perturbed: by norm, by feature shares, or by a drift."""
-    found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
-    assert isinstance(found, Family)
-    return found.at(0.0)
-
-
-def _of_a_table(net: Network, **options: object) -> bool:
-    """Whether the columns of a table define the region. Plain columns do not: other regions have more
-    methods.
-    """
-    if net.columns is None or (net.columns.plain and net.trees is None):
-        return False
-    named = [name for name, option in options.items() if option is not None]
-    if named:
-        raise BadInput(
-            f"{named[0]} has no meaning for rows of a table: the columns define what may change (hf.Columns)."
-        )
-    return True
-
-
-def _table(net: Network, centre: Tensor, norm: float) -> Family:
-    assert net.columns is not None
-    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    if norm == 0:
-        return ChangedColumns(centre, zero, net.columns, net.domain)
-    return Rows(centre, zero, net.columns, net.domain, p=norm)
-
-
-def _norm_family(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Family:
-    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    return Frames(centre, zero, norm, net.domain, mask=mask)
-
-
-def _sparse(
-    net: Network,
-    centre: Tensor,
-    members: list[int],
-    count: int,
-    frames: FramesOption,
-    unit: Unit | None,
-    free: MaskOption,
-    values: ValuesOption,
-) -> Sparse:
-    """Return the region for the inputs `members` out of `count`."""
-    if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
-        raise BadInput(
-            "norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it."
-        )
-    axes = unit_axes(centre.shape[1:], "frame" if frames is not None else unit)
-    zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
-    region = Sparse(centre, zero, net.domain, axes=axes)
-    mask = None if free is None else _free_units(free, members, count, region.unit_shape)
-    levels = (
-        None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=centre.device)
-    )
-    return replace(region, free=mask, levels=levels)
-
-
-def _free_units(
-    free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]
-) -> Tensor:
-    """Return masks (members, *unit shape) from one for all inputs or one for each. Axes of size one may be
-    left out.
-    """
-    plain = tuple(size for size in shape if size > 1)
-
-    def fits(mask: Tensor) -> bool:
-        return tuple(mask.shape) == shape or tuple(size for size in mask.shape if size > 1) == plain
-
-    if isinstance(free, Tensor) and fits(free):
-        return free.reshape(1, *shape).expand(len(members), *shape)
-    if len(free) != count:
-        raise BadInput(
-            f"free: give one mask of shape {shape}, or one for each of the {count} inputs; got {len(free)}."
-        )
-    masks = [torch.as_tensor(free[i]) for i in members]
-    wrong = [mask for mask in masks if not fits(mask)]
-    if wrong:
-        raise BadInput(
-            f"free: a mask has shape {tuple(wrong[0].shape)}, expected {shape}: a flag for each unit."
-        )
-    return torch.stack([mask.reshape(shape) for mask in masks])
-
-
-def _frame_weights(
-    rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool
-) -> list[Tensor]:
-    """Return the radius share of each frame, (frames,) float64 for each input."""
-    counts = [len(row) if row.dim() else 0 for row in rows]
-    if min(counts) == 0:
-        raise BadInput("frames need inputs of shape (batch, frames, ...).")
-    chosen = [torch.ones(count, dtype=torch.float64) for count in counts]
-    if isinstance(frames, str):
-        if frames not in ("all", "each"):
-            raise BadInput(
-                f"frames={frames!r}: use 'all', 'each', a frame's number, several, or a bool mask."
-            )
-    else:
-        given = _plain(frames)
-        if isinstance(given, list) and given and isinstance(given[0], list | bool):
-            flags = given if isinstance(given[0], bool) else [flag for flags in given for flag in flags]
-            if not all(isinstance(flag, bool) for flag in flags):
-                raise BadInput(
-                    "frames: several lists are bool masks, one for each input; use shares= for numbers."
-                )
-            chosen = _per_frame(given, counts, "the frame mask", padded)
-        else:
-            chosen = [_frame_mask(given, count, place) for place, count in enumerate(counts)]
-    if shares is None:
-        return chosen
-    return [
-        some * much
-        for some, much in zip(
-            chosen, _per_frame(_plain(shares), counts, "the list of shares", padded), strict=True
-        )
-    ]
-
-
-def _plain(values: Any) -> Any:
-    """Return numbers as nested lists."""
-    try:
-        return torch.as_tensor(values).tolist()
-    except (TypeError, ValueError, RuntimeError):
-        return (
-            [_plain(part) for part in values]
-            if isinstance(values, Sequence) and not isinstance(values, str)
-            else values
-        )
-
-
-def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
-    """Return (count,) with ones at the given frame numbers."""
-    wanted = frames if isinstance(frames, list) else [frames]
-    if not wanted or not all(type(f) is int for f in wanted):
-        raise BadInput(f"frames={frames!r}: name at least one frame, by whole numbers.")
-    wrong = [f for f in wanted if not 0 <= f < count]
-    if wrong:
-        raise BadInput(f"frame {wrong[0]} does not exist: input {place} has frames 0 to {count - 1}.")
-    return torch.zeros(count, dtype=torch.float64).index_fill(0, torch.tensor(wanted), 1.0)
-
-
-def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
-    """Return (frames,) float64 for each input, from one list for all or one for each. Lists of padded inputs
-    may be padded.
-    """
-    if not isinstance(values, list) or not values:
-        raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
-    lists = values if isinstance(values[0], list) else [values] * len(counts)
-    if len(lists) != len(counts):
-        raise BadInput(f"{what} is given for {len(lists)} inputs, but there are {len(counts)}.")
-    found = []
-    for place, (numbers, count) in enumerate(zip(lists, counts, strict=True)):
-        if len(numbers) != count and not (padded and len(numbers) > count):
-            raise BadInput(f"{what} covers {len(numbers)} frames, input {place} has {count}.")
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise BadInput(f"{what} needs a number for each frame, got {numbers!r} for input {place}.")
-        found.append(torch.tensor(numbers[:count], dtype=torch.float64))
-    return found
 
 
 def _each_frame(problem: Problem) -> Problem:

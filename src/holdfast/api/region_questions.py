@@ -1,9 +1,8 @@
 """Build the region and the property of `hf.risk` and `hf.worst` from their arguments."""
 
 import difflib
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,17 +14,12 @@ from holdfast.network.scored import append_score
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
 from holdfast.property.base import OneOutput, check_labels, least_likely, next_likely
 from holdfast.property.probability import are_probabilities
-from holdfast.region import Ball, Drift, Features, Patch, Region
-from holdfast.region.features import feature_shares
+from holdfast.region import Region
 
 PropertyName = Literal[
     "robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"
 ]
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
-BOX_NORM = (
-    "with shares every feature moves by its own share: that is a box, measured in the maximum norm; "
-    "leave the norm out."
-)
 PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
 
 
@@ -43,59 +37,6 @@ def check_property_name(given: object) -> None:
             "or your own function of the "
             f"outputs.{hint}"
         )
-
-
-def region_of(
-    net: Network,
-    x: Any,
-    *,
-    norm: float = math.inf,
-    radius: float | Tensor | None = None,
-    patch: Tensor | None = None,
-    shares: Sequence[float] | Sequence[Sequence[float]] | Tensor | None = None,
-    drift: bool = False,
-) -> Region:
-    """Return the perturbation set around each input."""
-    if patch is not None and (shares is not None or drift):
-        raise BadInput(
-            f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one."
-        )
-    rows = torch.as_tensor(net.inputs(x, alike=True))
-    centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
-    if radius is None and patch is None:
-        raise BadInput("how far may the input move? Give a radius (radius=0.05, --radius), or a region.")
-    size = torch.as_tensor(math.inf if radius is None else radius, dtype=torch.float64)
-    if not bool((size > 0).all()):
-        raise BadInput(
-            f"radius {radius}: the ball is empty or contains only the input; give a positive number."
-        )
-    if patch is not None:
-        if not math.isinf(norm):
-            raise BadInput("a patch uses the maximum norm: leave the norm out.")
-        mask = torch.as_tensor(patch)
-        if mask.shape not in (centre.shape, centre.shape[1:]):
-            raise BadInput(
-                f"patch: the mask has shape {tuple(mask.shape)}, expected {tuple(centre.shape[1:])}: a "
-                "flag for each feature."
-            )
-        if not bool(mask.any()):
-            raise BadInput("patch: the mask selects no feature, or the square lies outside the images.")
-        free = Patch(centre, size, mask.expand(centre.shape).to(net.device), net.domain)
-        whole = torch.minimum(free.radius, free.limit())
-        if bool(whole.isinf().any()):
-            raise BadInput(
-                "patch: the domain is unbounded, so a patch without a radius could take any value; give a "
-                "radius or a domain."
-            )
-        return free.at(whole)
-    if drift:
-        each = None if shares is None else feature_shares(shares, centre)[:, 0]
-        return Drift(centre, size, norm, net.domain, shares=each)
-    if shares is None:
-        return Ball(centre, size, norm, net.domain)
-    if not math.isinf(norm):
-        raise BadInput(BOX_NORM)
-    return Features(centre, size, norm, net.domain, shares=feature_shares(shares, centre))
 
 
 def classes_of(values: Tensor | Sequence[int] | Sequence[Sequence[int]], count: int, what: str) -> Tensor:

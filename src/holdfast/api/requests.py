@@ -2,7 +2,6 @@
 depend on.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -13,25 +12,7 @@ from holdfast.network.callable_fingerprint import of_value
 from holdfast.property import Property, Rule, Threshold, Within
 from holdfast.question import Json, Request
 from holdfast.region import Ball, Region
-
-LONGEST_LIST = 200  # characters of a list of numbers; a longer one is described by its hash
-
-
-def radius_request(norm: float, options: Mapping[str, Any]) -> Request:
-    """Return the request of `hf.radius`. options: its arguments, None where they were left out."""
-    substitutes, free, rule = options["substitutes"], options["free"], options["property"]
-    return Request(
-        norm="words" if substitutes is not None else exact_text(norm),
-        frames=describe(options["frames"]),
-        shares=describe(options["shares"]),
-        drift=options["drift"] or None,
-        targets=describe(options["targets"]),
-        substitutes=None if substitutes is None else [f"{len(substitutes)} sets", of_value(substitutes)],
-        unit=options["unit"],
-        free=None if free is None else of_value(free),
-        values=describe(options["values"]),
-        **property_fields(rule),
-    )
+from holdfast.request import describe_numbers
 
 
 def region_request(region: Region, rule: object, **more: Any) -> Request:
@@ -39,21 +20,21 @@ def region_request(region: Region, rule: object, **more: Any) -> Request:
     where: dict[str, Any] = {"box": of_value(region)}
     if isinstance(region, Ball):
         radii = sorted({float(size) for size in region.radius.tolist()})
-        shown: Any = radii[0] if len(radii) == 1 else describe(region.radius)
+        shown: Any = radii[0] if len(radii) == 1 else describe_numbers(region.radius)
         where = {"norm": exact_text(float(region.p)), "radius": shown}
     return Request(**where, **property_fields(rule), **more)
 
 
 def reach_request(region: Region, outputs: Json, rows: Tensor | None, tolerance: float) -> Request:
     """Return the request of `hf.reach`: a hash of the boxes, the outputs and the tolerance."""
-    which = describe(outputs) if rows is None else f"combinations hash {of_value(rows)[:8]}"
+    which = describe_numbers(outputs) if rows is None else f"combinations hash {of_value(rows)[:8]}"
     return Request(box=of_value(region), outputs=which, tolerance=tolerance)
 
 
 def property_fields(given: object) -> dict[str, Any]:
     """The fields of a request that say what must hold."""
     if isinstance(given, Within):
-        return {"within": describe(given.by), "outputs": describe(given.outputs)}
+        return {"within": describe_numbers(given.by), "outputs": describe_numbers(given.outputs)}
     if isinstance(given, Threshold) and isinstance(given.at, int | float):
         return {"threshold": float(given.at)}
     if isinstance(given, str) or given is None:
@@ -68,17 +49,3 @@ def property_fields(given: object) -> dict[str, Any]:
         return {"property": " ".join([type(given).__name__, *plain, *known])}
     name = getattr(given, "__name__", type(given).__name__)
     return {"property": f"{name} hash {of_value(given)[:8]}"}
-
-
-def describe(value: Json) -> str | None:
-    """Return numbers as a text; a long list as its hash."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, range):
-        return str(value)
-    plain = value.tolist() if isinstance(value, Tensor) or hasattr(value, "tolist") else value
-    listed = list(plain) if isinstance(plain, Sequence) else plain
-    text = str(listed)
-    if len(text) <= LONGEST_LIST and "tensor" not in text:
-        return text
-    return f"{len(listed) if isinstance(listed, list) else 1} values, hash {of_value(value)[:8]}"

@@ -37,10 +37,11 @@ from holdfast.api.arguments import (
     check_whole,
 )
 from holdfast.api.methods import Tier, score_methods
+from holdfast.api.perturbation import NormOption, Perturbation, SharesOption
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
-from holdfast.api.radius import Inputs, LabelsOption, NormOption, TargetsOption, check_targets
-from holdfast.api.region_questions import PropertyOption, check_property_name, property_of, region_of
-from holdfast.api.requests import describe, region_request
+from holdfast.api.radius import Inputs, LabelsOption, TargetsOption, check_targets
+from holdfast.api.region_questions import PropertyOption, check_property_name, property_of
+from holdfast.api.requests import region_request
 from holdfast.api.results import AnswerList, RiskList
 from holdfast.errors import BadInput
 from holdfast.formatting import format_nearest, format_upper
@@ -51,6 +52,7 @@ from holdfast.network import Network
 from holdfast.problem import Goal, Problem
 from holdfast.property import Property
 from holdfast.region import Region
+from holdfast.request import describe_numbers
 from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Sink, solve
 
@@ -128,7 +130,7 @@ def risk(
     domain: DomainOption = None,
     region: Region | None = None,
     patch: Tensor | None = None,
-    shares: Sequence[float] | Tensor | None = None,
+    shares: SharesOption = None,
     drift: bool = False,
     y: LabelsOption = None,
     targets: TargetsOption = None,
@@ -188,12 +190,12 @@ def risk(
     """
     check_search(seed, store)
     check_progress(progress)
-    check_flag("drift", drift)
     check_flag("softmax", softmax)
     check_whole("queries", queries, at_least=1)
     check_choice("tier", tier, get_args(Tier))
-    distance, limit = check_norm(norm), check_stop(stop, seconds)
-    if distance == 0:
+    limit = check_stop(stop, seconds)
+    moves = Perturbation(norm=check_norm(norm), radius=radius, patch=patch, shares=shares, drift=drift)
+    if moves.norm == 0:
         raise BadInput(
             "norm 0 counts changed units, and risk measures distances: use a norm p >= 1. "
             "hf.radius(norm=0) counts."
@@ -208,7 +210,7 @@ def risk(
     network = as_network(net, domain=domain, x=x)
     if region is None:
         check_inputs(network, x)
-        asked = region_of(network, x, norm=distance, radius=radius, patch=patch, shares=shares, drift=drift)
+        asked = moves.region_around(network, x)
     elif (radius, patch, shares, drift) != (None, None, None, False):
         raise BadInput(
             "region says where inputs may be and how far: leave radius, patch, shares and drift out."
@@ -225,7 +227,7 @@ def risk(
     problems, methods = risk_problems(used, asked, prop), risk_methods(tier, queries)
     with progress_display(progress, "risk") as report:
         records = solve(problems, methods, limit, seed=seed, store=store, progress=report)
-    extra = {"epsilon": above or None, "targets": describe(targets), "softmax": softmax}
+    extra = {"epsilon": above or None, "targets": describe_numbers(targets), "softmax": softmax}
     request = region_request(asked, property, **extra)
     return RiskList(risks_of(records), AnswerList(used, tuple(problems), tuple(records), "risk", request))
 

@@ -7,19 +7,36 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.reading.read_settings import ReadSettings
+from holdfast.request import Request, options_of
 
 # Headings of `holdfast --help`, in this order.
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Work with runs", "Begin, and more"
 
 # Headings of the options of a command. Options without a heading are main options, which --help explains.
-PERTURBATION = "Perturbation"
-PROPERTY = "Property"
 SEARCH = "Search"
 STOPPING = "Budget"
 RESULTS = "Results"
 MODEL = "Model"
 DATA = "Data"
 WHERE = "Workers"
+
+
+def request_option(name: str, *flags: str, command: str = "", **how: Any) -> Any:
+    """Return the option of a field of `Request`; its declaration there has the help.
+
+    Args:
+        flags: as in `typer.Option`, where they do not follow from the name.
+        command: the command whose help it is, where that differs from the help of others.
+    """
+    declared = options_of(Request)[name]
+    return typer.Option(
+        *flags,
+        metavar=declared.metavar,
+        rich_help_panel=declared.panel_for(command),
+        help=declared.help_for(command),
+        **how,
+    )
+
 
 MODEL_HELP = "A .onnx or .pt2 file, or package.module:factory."
 DataOption = Annotated[
@@ -66,16 +83,7 @@ Scale = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT inputs.")]
-Unit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHAT",
-        rich_help_panel=PERTURBATION,
-        help="With --norm 0: count changed pixels, frames or numbers (pixel, frame, number). Default: pixel "
-        "for "
-        "images.",
-    ),
-]
+Unit = Annotated[str | None, request_option("unit")]
 Tier = Annotated[
     str,
     typer.Option(
@@ -108,105 +116,18 @@ Methods = Annotated[
     ),
 ]
 # Options of commands that measure a property over a region around each input.
-Property = Annotated[
-    str,
-    typer.Option(
-        metavar="WHAT",
-        help="robustness, confidence (runner-up, targeted, least), uncertainty, tie or reach (the properties "
-        "of "
-        "DeepQuant), or package.module:score, a function of the outputs that is positive where the property "
-        "holds.",
-    ),
-]
-RadiusOption = Annotated[
-    float | None,
-    typer.Option(metavar="NUMBER", help="Perturbation radius, in the units of --domain."),
-]
-Norm = Annotated[str, typer.Option(metavar="P", help="Norm of the perturbation: 1, 2, inf or any p >= 1.")]
-Epsilon = Annotated[
-    float,
-    typer.Option(
-        metavar="NUMBER",
-        rich_help_panel=PROPERTY,
-        help="Margin by which the property must hold. confidence, tie: difference between classes. reach: "
-        "increase "
-        "of the output. uncertainty: KL divergence.",
-    ),
-]
-Targets = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CLASSES",
-        rich_help_panel=PROPERTY,
-        help="With --property targeted or reach: one class for all inputs, or one for each, as in 3,3,7.",
-    ),
-]
-PatchOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TOP,LEFT,SIZE",
-        rich_help_panel=PERTURBATION,
-        help="Perturb only this square of the images. Without --radius its pixels may take any value of the "
-        "domain.",
-    ),
-]
-Shares = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS",
-        rich_help_panel=PERTURBATION,
-        help="Scale of the radius for each feature, as in 1,1,0.5; the same in every frame of a window.",
-    ),
-]
-Drift = Annotated[
-    bool,
-    typer.Option(
-        "--drift",
-        metavar="",
-        rich_help_panel=PERTURBATION,
-        help="For windows (frames, features): add one offset to each feature, the same in every frame. "
-        "--shares "
-        "scales the offsets.",
-    ),
-]
-Within = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WIDTH",
-        rich_help_panel=PROPERTY,
-        help="For forecasts: outputs must stay within this distance of the forecast for the unperturbed "
-        "input: 10%, "
-        "or 0.5 in units of the output; one for each output as in 0.5,2. Needs no labels.",
-    ),
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        metavar="NUMBER",
-        rich_help_panel=PROPERTY,
-        help="For a single score or several labels: every output must stay on its side of this number. The "
-        "side is "
-        "given by the label (0 or 1), or without labels by the unperturbed input. 0 for logits, 0.5 for "
-        "probabilities.",
-    ),
-]
-Outputs = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBERS",
-        rich_help_panel=PROPERTY,
-        help="With --within: numbers of the outputs that must stay, as in 0,2. Default: all.",
-    ),
-]
-Softmax = Annotated[
-    bool,
-    typer.Option(
-        "--softmax/--no-softmax",
-        metavar="",
-        rich_help_panel=PROPERTY,
-        help="Apply the property to the softmax of the outputs (default), or to the outputs.",
-    ),
-]
+Property = Annotated[str, request_option("property")]
+RadiusOption = Annotated[float | None, request_option("radius")]
+Norm = Annotated[str, request_option("norm")]
+Epsilon = Annotated[float, request_option("epsilon")]
+Targets = Annotated[str | None, request_option("targets")]
+PatchOption = Annotated[str | None, request_option("patch")]
+Shares = Annotated[str | None, request_option("shares")]
+Drift = Annotated[bool, request_option("drift", "--drift")]
+Within = Annotated[str | None, request_option("within")]
+Threshold = Annotated[float | None, request_option("threshold")]
+Outputs = Annotated[str | None, request_option("outputs")]
+Softmax = Annotated[bool, request_option("softmax", "--softmax/--no-softmax")]
 Seed = Annotated[
     int,
     typer.Option(

@@ -8,8 +8,6 @@ import typer
 
 from holdfast.commands.command import Command
 from holdfast.commands.options import (
-    PERTURBATION,
-    PROPERTY,
     RESULTS,
     SEARCH,
     Arithmetic,
@@ -31,6 +29,7 @@ from holdfast.commands.options import (
     Tier,
     Unit,
     Within,
+    request_option,
 )
 from holdfast.commands.parse import (
     frames_option,
@@ -66,74 +65,18 @@ class Radius(DataOptions, Command):
 
     network: ModelOptions
     data: DataOption
-    norm: Annotated[
-        str,
-        typer.Option(
-            metavar="P",
-            help="Norm of the perturbation: 1, 2, inf or any p >= 1; 0 counts changed pixels, frames or "
-            "features "
-            "(DeepTRE, L0-TRE).",
-        ),
-    ] = "inf"
-    frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHICH",
-            help="Which frames or words are perturbed: all (one ball for each, of one radius), each (one at "
-            "a time), "
-            "or numbers as in 0,3. Default: one ball around the whole input.",
-        ),
-    ] = None
-    shares: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS",
-            rich_help_panel=PERTURBATION,
-            help="Scale of the radius for each feature, as in 1,1,0.5; 0 keeps it fixed. With --frames: for "
-            "each frame.",
-        ),
-    ] = None
+    norm: Annotated[str, request_option("norm", command="radius")] = "inf"
+    frames: Annotated[str | None, request_option("frames")] = None
+    shares: Annotated[str | None, request_option("shares", command="radius")] = None
     drift: Drift = False
     within: Within = None
     threshold: Threshold = None
     outputs: Outputs = None
-    targets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLASSES",
-            rich_help_panel=PROPERTY,
-            help="Count only a change to this class (targeted): runner-up, one class for all inputs, or one "
-            "for each, "
-            "as in 3,3,7.",
-        ),
-    ] = None
-    substitutes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help='Word substitution: JSON, {"word": ["substitute", ...]}, or for each text a list of '
-            "substitutes for "
-            "each word. The radius counts replaced words.",
-        ),
-    ] = None
+    targets: Annotated[str | None, request_option("targets", command="radius")] = None
+    substitutes: Annotated[str | None, request_option("substitutes")] = None
     unit: Unit = None
-    free: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=PERTURBATION,
-            help="With --norm 0: .npy mask, true where a unit may change; one for all inputs or one for "
-            "each.",
-        ),
-    ] = None
-    values: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS",
-            rich_help_panel=PERTURBATION,
-            help="With --norm 0: values that a changed number may take, as in 0,1 or 0:255 for bytes.",
-        ),
-    ] = None
+    free: Annotated[str | None, request_option("free")] = None
+    values: Annotated[str | None, request_option("values")] = None
     mode: Annotated[
         str,
         typer.Option(
@@ -195,7 +138,8 @@ class Radius(DataOptions, Command):
     certificates: Certificates = False
 
     def build(self) -> "Built":
-        from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
+        from holdfast.api.methods import Mode, Tier, default_methods
+        from holdfast.api.perturbation import Perturbation
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
         from holdfast.commands.answers import check_saliency
@@ -229,20 +173,23 @@ class Radius(DataOptions, Command):
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
         each = data.chosen(sets) if isinstance(sets, list) else sets
+        moves = Perturbation(
+            norm=norm,
+            frames=frames,
+            shares=scale,
+            drift=self.drift,
+            substitutes=each,
+            unit=unit,
+            free=None if self.free is None else load_mask(self.free, data.x, data.places),
+            values=values,
+        )
         problems = radius_problems(
             net,
             data.x,
             data.y if data.labelled or rule is None else None,
-            norm=norm,
+            moves,
             property=rule,
-            frames=frames,
-            shares=scale,
-            drift=self.drift,
             targets=targets_option(self.targets, data),
-            unit=unit,
-            substitutes=each,
-            free=None if self.free is None else load_mask(self.free, data.x, data.places),
-            values=values,
             lengths=data.lengths,
         )
         if self.methods is None:
@@ -250,28 +197,22 @@ class Radius(DataOptions, Command):
                 net,
                 "radius",
                 tier,
-                what=measured_quantity(norm, sets, drift=self.drift),
+                what=moves.what,
                 mode=mode,
                 arithmetic=arithmetic,
             )
             methods = [grid if isinstance(method, Grid) else method for method in methods]
         else:
             methods = methods_named(self.methods, problems)
-        asked = Request(
+        words = (
+            sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets
+        )
+        asked = Request.of_command(
+            "radius",
+            self,
             norm="words" if sets is not None else exact_text(norm),
-            frames=self.frames,
-            shares=self.shares,
-            drift=self.drift or None,
-            targets=self.targets,
-            within=self.within,
-            threshold=self.threshold,
-            outputs=self.outputs,
-            substitutes=sorted([word, sorted(many)] for word, many in sets.items())
-            if isinstance(sets, dict)
-            else sets,
-            unit=self.unit,
+            substitutes=words,
             free=None if self.free is None else of_file(Path(self.free)),
-            values=self.values,
         )
         question = question_of(self, net, data, asked)
         return Built(net, question, problems, methods, stop, data, self.seed, self.batch, afterwards=for_maps)

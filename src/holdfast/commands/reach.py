@@ -13,6 +13,7 @@ from holdfast.commands.options import (
     ModelOptions,
     Scale,
     Seed,
+    request_option,
 )
 from holdfast.commands.parse import whole_numbers
 from holdfast.errors import BadInput
@@ -31,15 +32,7 @@ class ReachCommand(Command):
     predicts: ClassVar[bool] = False  # There are no classes.
 
     network: ModelOptions
-    box: Annotated[
-        str | None,
-        typer.Option(
-            metavar="BOX",
-            help="low:high for each input, as in 0:10,-1:1, or one for all; or a .csv file with a line "
-            "low,high for each "
-            "input; or a .npy file with the smallest and the largest values.",
-        ),
-    ] = None
+    box: Annotated[str | None, request_option("box")] = None
     data: Annotated[
         str | None,
         typer.Option(
@@ -49,15 +42,9 @@ class ReachCommand(Command):
             help="Boxes around these inputs, in place of --box; needs --radius.",
         ),
     ] = None
-    radius: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="With --data: half the width of the boxes.")
-    ] = None
-    outputs: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Numbers of the outputs, as in 0,2. Default: all.")
-    ] = None
-    tolerance: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Stop when lower and upper bound differ by at most this.")
-    ] = 1e-2
+    radius: Annotated[float | None, request_option("radius", command="reach")] = None
+    outputs: Annotated[str | None, request_option("outputs", command="reach")] = None
+    tolerance: Annotated[float, request_option("tolerance")] = 1e-2
     seconds: Annotated[
         float,
         typer.Option(
@@ -113,7 +100,7 @@ class ReachCommand(Command):
             ends = net.domain.clamp(x - far), net.domain.clamp(x + far)
         problems = reach_problems(net, ends, outputs)
         box = of_tensors({"lower": ends[0], "upper": ends[1]})
-        asked = Request(box=box, radius=self.radius, outputs=self.outputs, tolerance=self.tolerance)
+        asked = Request.of_command("reach", self, box=box)
         question = question_of(self, net, data, asked, gap=self.tolerance)
         return Built(net, question, problems, reach_methods(problems, self.tolerance), stop, data, self.seed)
 

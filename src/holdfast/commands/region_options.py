@@ -1,7 +1,7 @@
 """The options that `risk` and `worst` share: a property over a region around each input."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RegionOptions(options.DataOptions):
     """The options as typed."""
+
+    name: ClassVar[str]
 
     network: options.ModelOptions
     data: options.DataOption
@@ -65,27 +67,15 @@ class RegionOptions(options.DataOptions):
         )
         if self.toward is not None:
             ruled = f"{ruled} toward {self.toward}"
-        return Request(
-            norm=exact_text(norm_option(self.norm)),
-            radius=self.radius,
-            property=ruled,
-            within=self.within,
-            threshold=self.threshold,
-            outputs=self.outputs,
-            epsilon=self.epsilon,
-            targets=self.targets,
-            patch=self.patch,
-            shares=self.shares,
-            drift=self.drift or None,
-            softmax=self.softmax,
-        )
+        return Request.of_command(self.name, self, norm=exact_text(norm_option(self.norm)), property=ruled)
 
     def read_inputs(self) -> "tuple[Network, Data, Network, Region, Property]":
         """The network, the data, the network to search, the region and the property.
 
         The network to search includes the function of the outputs if the property is one.
         """
-        from holdfast.api.region_questions import PropertyName, property_of, region_of
+        from holdfast.api.perturbation import Perturbation
+        from holdfast.api.region_questions import PropertyName, property_of
         from holdfast.commands.reading.model_and_data import load_both
         from holdfast.reading.source import import_named
 
@@ -123,9 +113,8 @@ class RegionOptions(options.DataOptions):
         if targets == "runner-up":
             raise BadInput("targets: name a class; for the runner-up use --property runner-up.")
         patch = None if corner is None else _square(x, corner)
-        region = region_of(
-            net, x, norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift
-        )
+        moves = Perturbation(norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift)
+        region = moves.region_around(net, x)
         whole, prop = property_of(
             net,
             region,

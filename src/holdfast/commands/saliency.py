@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import typer
-
 from holdfast.commands.command import Command
 from holdfast.commands.options import (
     Batch,
@@ -16,6 +14,7 @@ from holdfast.commands.options import (
     Scale,
     Seconds,
     Unit,
+    request_option,
 )
 from holdfast.commands.parse import unit_option, values_option
 
@@ -32,14 +31,7 @@ class SaliencyCommand(DataOptions, Command):
     network: ModelOptions
     data: DataOption
     unit: Unit = None
-    values: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS",
-            help="Values that a changed number may take, as in 0,1 or 0:255. Default: the smallest and "
-            "largest of the domain.",
-        ),
-    ] = None
+    values: Annotated[str | None, request_option("values", command="saliency")] = None
     scale: Scale = None
     limit: Limit = None
     pictures: Pictures = 20
@@ -58,7 +50,7 @@ class SaliencyCommand(DataOptions, Command):
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         problem = saliency_problem(net, data.stack_inputs(self.data), data.y, unit=unit, values=values)
         problem.check()
-        asked = Request(norm="0", radius=1.0, unit=self.unit, values=self.values)
+        asked = Request.of_command("saliency", self, norm="0", radius=1.0)
         return Built(
             net,
             question_of(self, net, data, asked),

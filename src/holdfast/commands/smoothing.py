@@ -24,10 +24,7 @@ class SmoothingCommand(options.DataOptions, Command):
 
     network: options.ModelOptions
     data: options.DataOption
-    sigma: Annotated[
-        float,
-        typer.Option(metavar="NUMBER", help="Standard deviation of the noise, in the units of --domain."),
-    ]
+    sigma: Annotated[float, options.request_option("sigma")]
     samples: Annotated[
         int,
         typer.Option(
@@ -37,9 +34,7 @@ class SmoothingCommand(options.DataOptions, Command):
     choosing: Annotated[
         int, typer.Option(metavar="COUNT", min=1, help="Further samples of each input that choose its class.")
     ] = 100
-    confidence: Annotated[
-        float, typer.Option(metavar="SHARE", help="Confidence of each radius (not of all together).")
-    ] = 0.999
+    confidence: Annotated[float, options.request_option("confidence")] = 0.999
     scale: options.Scale = None
     limit: options.Limit = None
     seed: options.Seed = 0
@@ -56,7 +51,7 @@ class SmoothingCommand(options.DataOptions, Command):
         method, stop = Smoothing(self.sigma, self.samples, self.confidence, self.choosing), Stop(self.seconds)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         problem = smoothing_problem(net, data.stack_inputs(self.data))
-        asked = Request(norm="2", sigma=self.sigma, confidence=self.confidence)
+        asked = Request.of_command("smoothing", self, norm="2")
         question = question_of(
             self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing
         )

@@ -137,7 +137,9 @@ class Testgen(DataOptions, Command):
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
         layers, above = self.layers or "all layers", exact_text(self.threshold)
         criterion = f"{self.criterion} of {layers} per {self.per}, {above}, {self.sections}{ranges}"
-        question = question_of(self, net, data, Request(norm="0", unit=self.unit, criterion=criterion))
+        question = question_of(
+            self, net, data, Request.of_command("testgen", self, norm="0", criterion=criterion)
+        )
         together = max(1, min(len(suite), VALUES // sum(layer.neurons for layer in suite.neurons.layers)))
         return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)
 

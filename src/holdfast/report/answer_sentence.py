@@ -24,7 +24,6 @@ from holdfast.formatting import (
     shorten,
 )
 from holdfast.question import Question, Request
-from holdfast.question_text import frames_are_words
 from holdfast.report.columns import columns_of
 from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
@@ -159,7 +158,7 @@ def _median_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float,
 def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
     """What one input is: image, text, table row, or input."""
     source = next((row.source for row in rows if row.source is not None), None)
-    if frames_are_words(question):
+    if question.frames_are_words:
         noun = "text"
     elif columns_of(question) is not None or question.data.columns is not None:
         noun = "table row"
@@ -183,7 +182,7 @@ def perturbation(question: Question, radius: float | str | None, *, image: bool 
 
 
 def _change_phrase(question: Question, asked: Request, size: str, *, image: bool) -> str:
-    frame = "word" if frames_are_words(question) else "frame"
+    frame = "word" if question.frames_are_words else "frame"
     any_size = size == "inf"
     if asked.norm == "words" and any_size:
         return "when any number of words are replaced"

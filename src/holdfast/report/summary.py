@@ -13,7 +13,6 @@ from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.formatting import format_bounds, format_percent, format_range, shorten
 from holdfast.goals import Objective, objective_of
 from holdfast.question import ClassLabel, Question
-from holdfast.question_text import frames_are_words
 from holdfast.report.wording import QUANTITIES, RADIUS, Quantity, has_separate_outputs, quantity_of
 from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Share, Status, overall
 from holdfast.store import StoredInput
@@ -156,7 +155,7 @@ def order_parts(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
 
 def frame_name(question: Question) -> str:
     """Return the name of a separate query within one input: word, frame, case or place."""
-    usual = "word" if frames_are_words(question) else "frame"
+    usual = "word" if question.frames_are_words else "frame"
     return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], usual)
 
 

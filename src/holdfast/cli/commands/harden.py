@@ -18,6 +18,7 @@ from holdfast.commands.options import (
     Scale,
     Seconds,
     Seed,
+    request_option,
 )
 
 
@@ -27,30 +28,10 @@ class Harden(DataOptions):
 
     network: ModelOptions
     data: DataOption
-    radius: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NUMBER",
-            help="Perturbation radius to train for, in the units of --domain. Not with --substitutes.",
-        ),
-    ] = None
+    radius: Annotated[float | None, request_option("radius", command="harden")] = None
     norm: Norm = "inf"
-    frames: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHICH",
-            help="Perturb all frames, or those with these numbers, as in 0,3. Default: one ball around the "
-            "whole input.",
-        ),
-    ] = None
-    substitutes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help='JSON, {"word": ["substitute", ...]}: train for every word replaced by any of its '
-            "substitutes, all at once.",
-        ),
-    ] = None
+    frames: Annotated[str | None, request_option("frames", command="harden")] = None
+    substitutes: Annotated[str | None, request_option("substitutes", command="harden")] = None
     recipe: Annotated[
         str,
         typer.Option(
