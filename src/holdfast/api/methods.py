@@ -18,10 +18,6 @@ Mode = Literal["prove", "grid"]
 What = Literal["norms", "units", "words", "offsets"]  # the quantity that a radius measures
 
 
-def measured_quantity(norm: float, substitutes: object, *, drift: bool = False) -> What:
-    return "words" if substitutes is not None else "units" if norm == 0 else "offsets" if drift else "norms"
-
-
 def default_methods(
     net: Network,
     goal: Goal,

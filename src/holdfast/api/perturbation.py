@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.api.arguments import check_flag, check_mask, check_norm, check_values
-from holdfast.api.methods import What, measured_quantity
+from holdfast.api.methods import What
 from holdfast.errors import BadInput
 from holdfast.formatting import exact_text
 from holdfast.network import Network
@@ -69,7 +69,9 @@ class Perturbation:
     @property
     def what(self) -> What:
         """The quantity that a radius measures."""
-        return measured_quantity(self.norm, self.substitutes, drift=self.drift)
+        if self.substitutes is not None:
+            return "words"
+        return "units" if self.norm == 0 else "offsets" if self.drift else "norms"
 
     @property
     def one_frame_each(self) -> bool:
