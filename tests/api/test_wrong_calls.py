@@ -437,3 +437,5 @@ def test_a_model_of_tokens_is_recognised_by_its_integers_and_names_its_classes()
     by_name = hf.radius(model, ids, names, substitutes={1: [0], 0: [1]})
     assert by_number.lower.tolist() == by_name.lower.tolist()
     assert [row["class"] for row in by_name.frame_rows()] == names
+    assert hf.Network.from_torch(model, tokens=True).classes == ("negative", "positive")
+    assert hf.Network.from_torch(model, tokens=True, classes=["no", "yes"]).classes == ("no", "yes")

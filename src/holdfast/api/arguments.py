@@ -174,7 +174,7 @@ def _network_from_module(module: nn.Module, domain: Domain | None, x: object, na
         )
     tokens = reads_ids and _holds_integers(x)
     with _quiet_about_training_mode():
-        return Network.from_torch(module, domain=domain, tokens=tokens, classes=class_names_of(module))
+        return Network.from_torch(module, domain=domain, tokens=tokens)
 
 
 @contextlib.contextmanager
@@ -193,24 +193,6 @@ def _depends_on_mode(part: nn.Module) -> bool:
         return True
     share = getattr(part, "p" if isinstance(part, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
     return isinstance(share, float) and share > 0
-
-
-def class_names_of(module: nn.Module) -> list[str] | None:
-    """Return the class names of a Hugging Face model (config.id2label), or None where there are none or only
-    placeholders.
-    """
-    names = getattr(getattr(module, "config", None), "id2label", None)
-    if not isinstance(names, Mapping) or not names:
-        return None
-    try:
-        ordered = {int(number): str(label) for number, label in names.items()}
-    except (TypeError, ValueError):
-        return None
-    found = [ordered.get(number) for number in range(len(ordered))]
-    known = [label for label in found if label is not None]
-    placeholders = all(label == f"LABEL_{number}" for number, label in enumerate(known))
-    usable = len(known) == len(ordered) and len(set(known)) == len(known) and not placeholders
-    return known if usable else None
 
 
 def _holds_texts(x: object) -> bool:

@@ -1,8 +1,10 @@
 """Names of classes, and the outputs that they name."""
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from torch import nn
 
 from holdfast.errors import BadInput
 
@@ -13,6 +15,24 @@ LONGEST_NAME = 40
 LONGEST_LABEL = 60
 # Smallest similarity, as of difflib, at which a class is suggested for a misspelt label (chosen by hand).
 SIMILARITY = 0.75
+
+
+def class_names_of(module: nn.Module) -> list[str] | None:
+    """Return the class names of a Hugging Face model (config.id2label), or None where there are none or only
+    placeholders.
+    """
+    names = getattr(getattr(module, "config", None), "id2label", None)
+    if not isinstance(names, Mapping) or not names:
+        return None
+    try:
+        ordered = {int(number): str(label) for number, label in names.items()}
+    except (TypeError, ValueError):
+        return None
+    found = [ordered.get(number) for number in range(len(ordered))]
+    known = [label for label in found if label is not None]
+    placeholders = all(label == f"LABEL_{number}" for number, label in enumerate(known))
+    usable = len(known) == len(ordered) and len(set(known)) == len(known) and not placeholders
+    return known if usable else None
 
 
 def numbers_of(given: Sequence[Any], classes: Sequence[Any], where: Callable[[int], str]) -> list[int]:

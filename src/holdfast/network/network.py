@@ -16,6 +16,7 @@ from holdfast.foreign_text import first_line
 from holdfast.memory_budget import is_out_of_memory, rows_per_call
 from holdfast.network import model_identity, token_inputs
 from holdfast.network.adapter import Pool
+from holdfast.network.classes import class_names_of
 from holdfast.network.delegation import delegate
 from holdfast.network.factories.assembly import AssemblyOptions, Source
 from holdfast.network.factories.black_box import parts_of_callable
@@ -144,7 +145,8 @@ class Network:
             tokens: the module reads token ids through nn.Embedding; perturbations then act on its word
                 vectors.
             vocabulary: the words, so that results show them; implies tokens.
-            classes: names of the outputs, in their order, for results and for labels in data.
+            classes: names of the outputs, in their order, for results and for labels in data. None: those of
+                a Hugging Face model (`config.id2label`), if it has any.
             tokenizer: how text becomes tokens: a tokenizer.json, a tokenizer of the packages tokenizers or
                 transformers, or a function, text -> words of the vocabulary or token ids; implies tokens.
                 None: `holdfast.network.text.Words`.
@@ -156,7 +158,8 @@ class Network:
             fingerprint: what identifies the model, as in `from_callable`. None: everything that the module
                 reads is hashed.
         """
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        names = class_names_of(module) if classes is None else classes
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, names, tokenizer)
         parts = parts_of_module(
             module,
             options,
