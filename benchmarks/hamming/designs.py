@@ -5,8 +5,8 @@ python -m benchmarks.hamming designs --count 50 --train 8000 --epochs 3 --seeds 
 For each network the table gives the global pair U_c and U_r at t = 1 (`Grid`, the paper's rule), the means and
 standard deviations of d_m's estimate over images (Figure 11), and the mean number of pixels that `Greedy`
 changes (beam 1) minus one, an upper bound of d_m that is closer. All networks are evaluated on the same images:
-those that every network classifies correctly. The paper prints its designs in an appendix of its long version; these
-are ours: DNN-1 to DNN-7 have more and more convolutions, then dense layers.
+those that every network classifies correctly. The paper prints its designs in an appendix of its long version.
+These are ours: DNN-1 to DNN-7 have more and more convolutions, then dense layers.
 
 Findings tested, each as a mean of paired differences over images and seeds with the normal interval at 95 %:
 deep networks are less robust (DNN-7 against the mean of DNN-1 to DNN-5); one more convolution makes a network

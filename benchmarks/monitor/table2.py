@@ -28,6 +28,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from benchmarks.certify.table import Table
 from benchmarks.charts import draw_bars, new_figure, save
 from benchmarks.monitor.data import Case, accuracy, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.traces import Traces
 from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
 REPEATS = 100  # Random replacements of each text in the paper's test.
@@ -216,7 +218,7 @@ def measure(table: Table, at: Case, chosen: argparse.Namespace) -> dict[str, tup
     return {"MARBLE": (low, high), **found}
 
 
-def _learned(at: Case, some, chosen: argparse.Namespace, texts: int) -> Iterator[Score]:  # type: ignore[no-untyped-def]
+def _learned(at: Case, some: Traces, chosen: argparse.Namespace, texts: int) -> Iterator[Score]:
     """The scores of MARBLE's models and of our trees for the words of `some`."""
     for omega in chosen.omega or (at.texts.omega, 2 * at.texts.omega):
         for theta in chosen.theta:
@@ -275,7 +277,7 @@ def shown(success: Tensor) -> str:
     return f"{100 * float(success.mean()):.2f} ± {196 * float(success.std()) / len(success) ** 0.5:.2f}"
 
 
-def draw(bars: dict[str, dict[str, tuple[float, float]]], out) -> None:  # type: ignore[no-untyped-def]
+def draw(bars: dict[str, dict[str, tuple[float, float]]], out: Path) -> None:
     """The paper's Figure 4: attack success at the least and the most robust word by method."""
     made = new_figure(3.6 * len(bars) + 1, 3.4)
     if made is None:
