@@ -31,13 +31,21 @@ from torch import Tensor, fx, nn
 
 from holdfast.bounding.graph import cells as _cells  # noqa: F401  for what they add to the table of handlers
 from holdfast.bounding.graph import operators as _operators  # noqa: F401
-from holdfast.bounding.graph.graph import HANDLERS, MASKED, Graph, Handler, OperatorCall, last_softmax, leaves
+from holdfast.bounding.graph.graph import (
+    HANDLERS,
+    Graph,
+    Handler,
+    OperatorCall,
+    last_softmax,
+    leaves,
+    output_node,
+    run_handler,
+)
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import MaskedValue, Node, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.bounding.relax.base import value_range
-from holdfast.errors import HoldfastError, UnsupportedLayer
-from holdfast.foreign_text import first_line
+from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.ranges import RANGES
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, weights_of, where
@@ -219,12 +227,7 @@ class Traced:
                 return entering, (weights[0], weights[1])
             elif node.op == "call_function":
                 known[node] = self._call_operator(graph, node, known)
-        while isinstance(result, tuple | list):
-            result = result[0]
-        output = graph.resolve_mask("output", known[result])
-        if not isinstance(output, Span):
-            raise UnsupportedLayer(f"{self.name}: the output does not depend on the input.")
-        return output, None
+        return as_span(output_node(graph, self.name, result, known)), None
 
     def _last_linear(self) -> fx.Node | None:
         (node,) = leaves(next(n for n in self.graph.graph.nodes if n.op == "output").args[0])[:1]
@@ -255,17 +258,8 @@ class Traced:
                 "with "
                 f"bounds. Train with recipe='pgd', which needs none, or remove the layer."
             )
-        if target not in MASKED:
-            args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
-        try:
-            return self._own(handler(graph, OperatorCall(name, target, args, kwargs)))
-        except HoldfastError:
-            raise
-        except Exception as error:
-            told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
-            raise UnsupportedLayer(
-                f"layer {name}: this form of {target} has no interval bounds ({told})."
-            ) from error
+        call = OperatorCall(name, target, args, kwargs)
+        return self._own(run_handler(graph, handler, call, "has no interval bounds ({reason})."))
 
     def _own(self, value: Any) -> Any:
         """Convert constants that a handler makes in float64 to the dtype of training."""

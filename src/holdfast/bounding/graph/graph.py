@@ -4,7 +4,7 @@ A node's value for one input keeps the batch axis that the operators expect, at 
 their own axes for inputs and rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any
@@ -235,12 +235,8 @@ def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | Non
                     raise
                 refused[node.name] = str(error)
                 known[node] = _stand_in(graph, node.meta.get("val"))
-    while isinstance(result, tuple | list):
-        result = result[0]
     try:
-        output = graph.resolve_mask("output", known[result])
-        if not isinstance(output, Node):
-            raise UnsupportedLayer(f"{net.name}: the output does not depend on the input.")
+        output = output_node(graph, net.name, result, known)
     except UnsupportedLayer as error:
         if refused is None:
             raise
@@ -362,22 +358,45 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. "
             "Attacks, sampling and all black-box methods still work; to add one, see docs/extending.md."
         )
-    if node.target not in MASKED:
-        args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
     types = tuple(_traced_type(argument) for argument in node.args)
     if graph.makes_integers and node.target not in INTEGERS and any(map(is_integer, types)):
         raise UnsupportedLayer(
             f"layer {name}: {node.target} of integers that depend on the input has no bound here; attacks still work."
         )
+    call = OperatorCall(name, node.target, args, kwargs, types)  # type: ignore[arg-type]
+    return run_handler(graph, HANDLERS[node.target], call, "has no bound ({reason}); attacks still work.")
+
+
+def run_handler(graph: Graph, handler: Handler, call: OperatorCall, refusal: str) -> Any:
+    """The result of an operator's handler, with masked arguments resolved where it does not read masks.
+
+    UnsupportedLayer, with `refusal` after "this form of the operator", if the handler does not expect the
+    arguments; {reason} in it is the handler's own error.
+    """
+    if call.target not in MASKED:
+        args, kwargs = fx.node.map_aggregate(
+            (call.args, call.kwargs), lambda leaf: graph.resolve_mask(call.name, leaf)
+        )
+        call = replace(call, args=args, kwargs=kwargs)
     try:
-        return HANDLERS[node.target](graph, OperatorCall(name, node.target, args, kwargs, types))  # type: ignore[arg-type]
+        return handler(graph, call)
     except HoldfastError:
         raise
-    except Exception as error:  # A form of the operator that the handler does not expect.
+    except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
         raise UnsupportedLayer(
-            f"layer {name}: this form of {node.target} has no bound ({reason}); attacks still work."
+            f"layer {call.name}: this form of {call.target} {refusal.format(reason=reason)}"
         ) from error
+
+
+def output_node(graph: Graph, name: str, result: Any, known: Mapping[fx.Node, Any]) -> Node:
+    """The node of a program's first output; UnsupportedLayer if it does not depend on the input."""
+    while isinstance(result, tuple | list):
+        result = result[0]
+    output = graph.resolve_mask("output", known[result])
+    if not isinstance(output, Node):
+        raise UnsupportedLayer(f"{name}: the output does not depend on the input.")
+    return output
 
 
 def _switched_off(node: fx.Node, args: Any) -> bool:
