@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.cells.gru import cell
-from holdfast.bounding.graph.cells.unroll import Value, Weights, options, unroll
+from holdfast.bounding.graph.cells.unroll import RecurrentLayout, Value, Weights, unroll
 from holdfast.bounding.graph.graph import HANDLERS, Graph, Handler, Node, OperatorCall
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.relax import LinearBounds, Relaxation
@@ -98,7 +98,7 @@ def _gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
         tighter = between(at, torch.maximum(low, new.lower), torch.minimum(high, new.upper))
         return (graph.record_node(tighter, [new], lambda v: v),)
 
-    return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
+    return unroll(graph, call.name, x, [state], parameters, step, RecurrentLayout.of(call.args[3:]))
 
 
 class TapedWalk:

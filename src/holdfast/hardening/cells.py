@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from holdfast.bounding.graph.cells.unroll import options
+from holdfast.bounding.graph.cells.unroll import RecurrentLayout
 from holdfast.bounding.graph.graph import Graph, OperatorCall
 from holdfast.bounding.relax.base import Interval
 from holdfast.errors import UnsupportedLayer
@@ -128,28 +128,28 @@ STEPS: dict[Any, Step] = {
 def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
     """Return (outputs, last states, ...), the results of torch's fused operators."""
     x, states, parameters = call.args[:3]
-    given = options(call.args[3:])
+    layout = RecurrentLayout.of(call.args[3:])
     step, directions, each = (
         STEPS[call.target],
-        2 if given["bidirectional"] else 1,
-        4 if given["biases"] else 2,
+        2 if layout.bidirectional else 1,
+        4 if layout.biases else 2,
     )
-    if not isinstance(x, Span) or given["dropout"]:
+    if not isinstance(x, Span) or layout.dropout:
         raise UnsupportedLayer(
             f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the "
             "input, "
             "has no interval bounds."
         )
-    if len(parameters) != each * given["layers"] * directions:
+    if len(parameters) != each * layout.layers * directions:
         raise UnsupportedLayer(
             f"{call.name}: an LSTM with projections has no interval bounds; remove them, or train with "
             "recipe='pgd'."
         )
-    time = 1 if given["batch_first"] else 0
+    time = 1 if layout.batch_first else 0
     begin: Sequence[Any] = states if isinstance(states, tuple | list) else [states]
     frames = _ball(*(end.movedim(time, 0) for end in (x.lower, x.upper)))
     last: list[list[Interval]] = [[] for _ in begin]
-    for layer in range(given["layers"]):
+    for layer in range(layout.layers):
         outputs = []
         for direction in range(directions):
             row = layer * directions + direction

@@ -9,10 +9,10 @@ from holdfast.bounding.graph.cells.unroll import (
     CellValue,
     ConstantValue,
     NodeAlgebra,
+    RecurrentLayout,
     Value,
     Weights,
     mix,
-    options,
     part,
     unroll,
 )
@@ -29,7 +29,7 @@ def gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
     def step(at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
         return cell(graph, at, frame, states, weights)
 
-    return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
+    return unroll(graph, call.name, x, [state], parameters, step, RecurrentLayout.of(call.args[3:]))
 
 
 def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:

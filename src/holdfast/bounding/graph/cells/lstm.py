@@ -9,10 +9,10 @@ from holdfast.bounding.graph.cells.unroll import (
     CellValue,
     ConstantValue,
     NodeAlgebra,
+    RecurrentLayout,
     Value,
     Weights,
     mix,
-    options,
     part,
     unroll,
 )
@@ -40,4 +40,4 @@ def lstm(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
         state_after = cells.lstm(NodeAlgebra(graph, at), i, f, g, o, memory)
         return tuple(value for value in state_after if isinstance(value, Node))
 
-    return unroll(graph, call.name, x, [hidden, memory], parameters, step, **options(call.args[3:]))
+    return unroll(graph, call.name, x, [hidden, memory], parameters, step, RecurrentLayout.of(call.args[3:]))

@@ -2,7 +2,7 @@
 
 import torch
 
-from holdfast.bounding.graph.cells.unroll import Value, Weights, mix, options, unroll
+from holdfast.bounding.graph.cells.unroll import RecurrentLayout, Value, Weights, mix, unroll
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
 from holdfast.bounding.relax import Relaxation, Relu, Tanh
 
@@ -23,4 +23,4 @@ def _rnn(graph: Graph, call: OperatorCall, activation: Relaxation) -> tuple[Node
     def step(at: str, frame: Node, h: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
         return (graph.add_relaxed(at, [mix(graph, at, frame, h[0], weights)], activation),)
 
-    return unroll(graph, call.name, x, [state], parameters, step, **options(call.args[3:]))
+    return unroll(graph, call.name, x, [state], parameters, step, RecurrentLayout.of(call.args[3:]))

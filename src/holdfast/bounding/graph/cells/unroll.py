@@ -18,6 +18,31 @@ Weights = Sequence[Tensor]  # Input weights, recurrent weights, and either both 
 Step = Callable[[str, Node, tuple[Value, ...], Weights], tuple[Node, ...]]
 
 
+@dataclass(frozen=True)
+class RecurrentLayout:
+    """How a recurrent operator of torch is laid out, from its trailing arguments.
+
+    Attributes:
+        biases: the parameters hold both biases of each layer and direction.
+        layers: number of layers.
+        dropout: states are dropped at random between layers.
+        bidirectional: each layer reads the sequence in both directions.
+        batch_first: the first axis of the sequence is the batch.
+    """
+
+    biases: bool
+    layers: int
+    dropout: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @staticmethod
+    def of(args: tuple[Any, ...]) -> "RecurrentLayout":
+        """Read has_biases, layers, dropout, train, bidirectional and batch_first."""
+        biases, layers, rate, train, bidirectional, batch_first = args
+        return RecurrentLayout(biases, layers, bool(train and rate > 0), bidirectional, batch_first)
+
+
 def unroll(
     graph: Graph,
     name: str,
@@ -25,12 +50,7 @@ def unroll(
     states: Sequence[Value],
     parameters: Sequence[Tensor],
     step: Step,
-    *,
-    biases: bool,
-    layers: int,
-    dropout: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    layout: RecurrentLayout,
 ) -> tuple[Node, ...]:
     """(outputs, last states...), as torch's recurrent operators return them. Each state is (layers *
     directions, 1, hidden).
@@ -40,16 +60,16 @@ def unroll(
             f"{name}: a recurrent layer with a state that depends on the input and a constant sequence "
             "has no bound."
         )
-    if dropout:
+    if layout.dropout:
         raise UnsupportedLayer(
             f"{name}: a recurrent layer in training mode drops states at random. "
             "Export the model in evaluation mode."
         )
-    time = 1 if batch_first else 0
-    length, directions, each = x.shape[time], 2 if bidirectional else 1, 4 if biases else 2
+    time = 1 if layout.batch_first else 0
+    length, directions, each = x.shape[time], 2 if layout.bidirectional else 1, 4 if layout.biases else 2
     frames = [pick(graph, f"{name}[{t}]", x, time, t) for t in range(length)]
     last: list[list[Node]] = [[] for _ in states]
-    for layer in range(layers):
+    for layer in range(layout.layers):
         outputs: list[list[Node]] = []
         for direction in range(directions):
             row = layer * directions + direction
@@ -198,17 +218,3 @@ class NodeAlgebra:
         result = add(graph, at, evaluated, self.multiply_gate(gate, change))
         graph.blends[result] = gate.source, state, evaluated
         return result
-
-
-def options(args: tuple[Any, ...]) -> dict[str, Any]:
-    """The trailing arguments of aten's recurrent operators: has_biases, layers, dropout, train,
-    bidirectional, batch_first.
-    """
-    biases, layers, rate, train, bidirectional, batch_first = args
-    return {
-        "biases": biases,
-        "layers": layers,
-        "dropout": bool(train and rate > 0),
-        "bidirectional": bidirectional,
-        "batch_first": batch_first,
-    }
