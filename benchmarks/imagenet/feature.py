@@ -48,5 +48,5 @@ def main(chosen: argparse.Namespace) -> None:
             assert risk.radius is not None
             table.add(
                 name, held, row, risk.score, risk.worst.upper.value, risk.metric.lower.value,
-                risk.radius.upper.value, cpu_seconds() - began, risk.queries,
+                f"{risk.radius.upper.value:.3g}", cpu_seconds() - began, risk.queries,
             )  # fmt: skip

@@ -54,8 +54,8 @@ def main(chosen: argparse.Namespace) -> None:
 
             [found] = hf.radius(net, image, label, stop=hf.Stop(queries=chosen.queries), progress=note)
             table.add(
-                name, row, plain, seconds, firsts[0] if firsts else None, watch.first,
-                found.upper.value, cpu_seconds() - watch.began,
+                name, row, _short(plain), seconds, _short(firsts[0] if firsts else None), watch.first,
+                _short(found.upper.value), cpu_seconds() - watch.began,
             )  # fmt: skip
 
 
@@ -66,3 +66,7 @@ def _halve(net: hf.Network, x: torch.Tensor, label: torch.Tensor) -> float | Non
     while bool(net((x - radius * slope.sign()).clamp(0, 1)).argmax(1) != label):
         best, radius = radius, radius / 2
     return best
+
+
+def _short(radius: float | None) -> str | None:
+    return None if radius is None else f"{radius:.3g}"
