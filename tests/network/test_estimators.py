@@ -107,6 +107,31 @@ def proofs(net: hf.Network) -> list[hf.Method[Any]]:
     return [hf.certify.Leaves() if net.trees is not None else hf.certify.Certify()]
 
 
+def test_leaves_bound_the_score_over_a_box_of_shares() -> None:
+    """A single tree over a box: the certified bound is the least value among all cells that the box meets."""
+    estimator = DecisionTreeRegressor(max_depth=4, random_state=0).fit(
+        TABLE.to_numpy(), np.arange(len(TABLE)) % 7
+    )
+    net = hf.Network.from_sklearn(estimator)
+    assert net.trees is not None
+    x = torch.tensor(TABLE[:4].to_numpy())
+    region = hf.region.Features(x, 0.5, shares=torch.tensor([1.0, 0.0, 0.3]).expand(4, 3))
+    found = hf.worst(net, region, hf.property.Linear.of([1.0], batch=4), methods=[hf.certify.Leaves()])
+    lower, upper = region.enclosing_box()
+    for row, bracket in enumerate(found):
+        ends = []
+        for feature in range(3):
+            low, high = lower[row, feature], upper[row, feature]
+            cuts = net.trees.thresholds(feature)
+            tried = torch.cat(
+                [low[None], high[None], cuts, torch.nextafter(cuts, torch.full_like(cuts, math.inf))]
+            )
+            ends.append(tried[(tried >= low) & (tried <= high)])
+        least = float(estimator.predict(torch.cartesian_prod(*ends).numpy()).min())
+        assert bracket.lower.value <= least
+        assert bracket.lower.value == pytest.approx(least, abs=1e-9)
+
+
 @pytest.mark.parametrize("estimator", TREES, ids=named)
 def test_leaves_are_boxes_to_the_last_number(estimator: Any) -> None:
     """On both sides of every threshold, however the estimator rounds and scales: the sum over leaves is its own."""
