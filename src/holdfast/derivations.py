@@ -79,6 +79,10 @@ FORM_FUNCTION = Derivation(
     "Affine forms", "centre, generators and error through a function", 3, 6, 8, underflow=True
 )
 FORM_FUNCTION_RADIUS = Derivation("Affine forms", "radius through a function", 1, 4, 8)
+FORM_HALF_WIDTH = Derivation("Affine forms", "half of a band, and the errors that arrive", 1, 4, 4)
+FORM_PRODUCT_RADIUS = Derivation("Affine forms", "radius of a sum of two forms", 1, 4, 4, underflow=True)
+FORM_PRODUCT = Derivation("Affine forms", "band of a product of two forms", 1, 256, 2, 256, underflow=True)
+FORM_MERGED = Derivation("Affine forms", "radius of merged noise symbols", 1, 2, 4)
 FORM_LINEAR_BOUND = Derivation("Affine forms", "linear bound read off a form", 3, 2, 4, underflow=True)
 FORM_RELU = Derivation("Affine forms", "a ReLU with its own variable", 1, 6, 16, 1, underflow=True)
 FORM_BALL = Derivation("Affine forms", "distance of two centres", 1, 1, 2, 1)

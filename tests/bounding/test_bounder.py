@@ -19,6 +19,7 @@ BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
     "closed form": ClosedForm,
     "forms": AffineForms,
     "forms and walks": lambda graph: AffineForms(graph, walks=True),
+    "few noise symbols": lambda graph: AffineForms(graph, most=24),
     "second order": lambda graph: SecondOrder(Quadratic(graph)),
     "trained": lambda graph: TrainedBounder(graph, steps=4),
     "coupled": lambda graph: Coupled(graph, steps=6),

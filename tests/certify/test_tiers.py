@@ -188,7 +188,7 @@ def test_many_inputs_are_no_reason_to_do_nothing() -> None:
     net, x, y = asked(Wide(), (4, 90), count=1, seed=1)
     [fast] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Certify()])
     [tight] = hf.radius(net, x, y, frames="all", methods=[hf.certify.Tighten(steps=0), *ATTACKS])
-    assert fast.lower.value * 1.05 < tight.lower.value <= tight.upper.value
+    assert fast.lower.value * 1.02 < tight.lower.value <= tight.upper.value
 
 
 @pytest.mark.parametrize("room", [2**10, 2**24 + 2**22], ids=["for nothing", "for no training"])

@@ -26,11 +26,12 @@ from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.node_bounds import Boxes, LinearForms
 from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
+from holdfast.bounding.reduced_forms import ReducedForms, consumer_first_order
 from holdfast.bounding.sdp_dual import DEFAULT_STEPS, least
 from holdfast.bounding.zonotope import Forms
 from holdfast.memory_budget import free_bytes
 from holdfast.region import Region
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 Bound = tuple[Tensor, LinearForms | None]
 # The settings were chosen by hand.
@@ -77,15 +78,23 @@ class ClosedForm:
 class AffineForms:
     """Zonotopes over the enclosing box of the region.
 
-    With `walks`, intermediate bounds are also refined by backward passes.
+    With `walks`, intermediate bounds are also refined by backward passes. With `most`, only about that many
+    noise symbols are kept (`reduced_forms`).
     """
 
     graph: Graph
     walks: bool = False
+    most: int | None = None
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        forms = Forms.over(self.graph.entry, *region.enclosing_box())
-        crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks)
+        order = self.graph.nodes if self.most is None else consumer_first_order(self.graph)
+        ends = region.enclosing_box()
+        forms = (
+            Forms.over(self.graph.entry, *ends)
+            if self.most is None
+            else ReducedForms(self.graph, *ends, order, self.most)
+        )
+        crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks, order=order)
         if self.graph.output not in forms.of:
             return _unbounded(rows), None
         slope, constant = forms.linear_lower_bound(self.graph.entry, self.graph.output, rows)
@@ -185,7 +194,7 @@ class TrainedBounder:
                 sign,
             )
             found = asked.train(sign * torch.nan, sign, self.steps, self.pace)
-            above = found.least + aim[part, row] - 4 * gamma(1) * (found.least.abs() + aim[part, row].abs())
+            above = add_rounding_down(found.least, aim[part, row])
             least[part, row] = torch.maximum(least[part, row], _nan_proves_nothing(above))
             # open rows are weighted by the distance of their bound to the aim
             share = torch.where(found.least > 0, 0, -found.least)

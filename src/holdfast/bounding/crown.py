@@ -171,11 +171,17 @@ class Intervals(Forward):
             boxes.error[node] = error = torch.full_like(least, torch.inf) if error is None else error
             least, most = least - error, most + error
         boxes.keep(node, least, most)
-        magnitude = torch.maximum(found.lower_offset.abs(), found.upper_offset.abs())
-        for source, low, up in zip(node.inputs, found.lower, found.upper, strict=True):
-            steep = torch.maximum(low.abs(), up.abs())
-            magnitude = magnitude + torch.where(steep == 0, 0, steep * boxes.largest(source))
-        boxes.magnitude[node] = magnitude
+        boxes.magnitude[node] = magnitude_of_relaxed(boxes, node)
+
+
+def magnitude_of_relaxed(boxes: Boxes, node: Relaxed) -> Tensor:
+    """The sum of the absolute values of the terms of an activation's linear bounds, (batch, *shape)."""
+    found = boxes.planes[node]
+    magnitude = torch.maximum(found.lower_offset.abs(), found.upper_offset.abs())
+    for source, low, up in zip(node.inputs, found.lower, found.upper, strict=True):
+        steep = torch.maximum(low.abs(), up.abs())
+        magnitude = magnitude + torch.where(steep == 0, 0, steep * boxes.largest(source))
+    return magnitude
 
 
 def _relax_over_box(
@@ -314,6 +320,11 @@ class IntermediateRefinement:
         self.boxes.keep(node, *found)
 
 
+def nodes_to_refine(graph: Graph) -> set[Node]:
+    """The nodes whose intermediate bounds `propagate` refines by backward passes."""
+    return set(_activations_reading(graph))
+
+
 def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
     """For each node worth a backward pass, the activations that read it, each with its input that does.
 
@@ -417,7 +428,8 @@ def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
     elements = elements_per_tensor(graph.device, CPU_TENSOR_VALUES, LIVE_TENSORS)
     batch = len(boxes.region)
     entry = batch * (graph.entry.size if boxes.condensed is None else boxes.condensed[1].shape[1])
-    rows = ((boxes.moving[node], node.size) for node in graph.nodes[1 : start.place + 1])
+    nodes = (node for node in graph.nodes[1 : start.place + 1] if node in boxes.moving)
+    rows = ((boxes.moving[node], node.size) for node in nodes)
     largest: int = max([entry, batch, *(size * (moving.stop - moving.start) for moving, size in rows)])
     return max(1, elements // largest)
 

@@ -3,7 +3,7 @@
 Everything here is composed of the steps of `crown`, which bound all rounding errors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding import crown
-from holdfast.bounding.crown import BackwardWalk
+from holdfast.bounding.crown import BackwardWalk, magnitude_of_relaxed
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax.base import LinearBounds, intercept, planes
@@ -26,6 +26,7 @@ def propagate(
     forms: Forms | None = None,
     within: Mapping[Node, IntervalBounds] | None = None,
     walks: bool = True,
+    order: Sequence[Node] | None = None,
 ) -> tuple[Boxes, Tensor]:
     """Bounds of all nodes, as `crown.propagate` finds them, and (batch,) bool: rows that contain no point.
 
@@ -34,14 +35,20 @@ def propagate(
         within: constraints lower <= value <= upper on some nodes. The bounds hold for the points of the
             region that satisfy them all.
         walks: whether to refine intermediate bounds by backward passes.
+        order: a topological order of the nodes in which to visit them; default: that of the graph.
     """
     boxes = Boxes(region)
     held = BoundConstraints(boxes, within or {})
     carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
     if forms is not None:
-        carriers.append(_ZonotopePropagation(forms, boxes).visit)
+        carriers.append(ZonotopePropagation(forms, boxes).visit)
 
-    forward(graph.nodes, *carriers, held, *([crown.IntermediateRefinement(graph, boxes)] if walks else []))
+    forward(
+        graph.nodes if order is None else order,
+        *carriers,
+        held,
+        *([crown.IntermediateRefinement(graph, boxes)] if walks else []),
+    )
     return boxes, held.empty
 
 
@@ -61,7 +68,7 @@ class BoundConstraints:
             self.boxes.keep(node, *self.within[node])
 
 
-class _ZonotopePropagation(Forward):
+class ZonotopePropagation(Forward):
     """Zonotopes and intervals side by side: activations are relaxed over the intersection of both."""
 
     def __init__(self, forms: Forms, boxes: Boxes) -> None:
@@ -81,9 +88,16 @@ class _ZonotopePropagation(Forward):
         self.forms.affine(node)
 
     def through_function(self, node: Relaxed) -> None:
-        self.forms.apply_relaxation(
-            node, [self.boxes.lower[s] for s in node.inputs], [self.boxes.upper[s] for s in node.inputs]
-        )
+        """Relax over the intersection; the linear bounds of the form replace wider ones between the box."""
+        boxes = self.boxes
+        ends = [boxes.lower[s] for s in node.inputs], [boxes.upper[s] for s in node.inputs]
+        found = self.forms.apply_relaxation(node, *ends, boxes.planes[node])
+        if found is not None and len(node.inputs) > 1:
+            slope, low, high = found
+            shaped = tuple(s.reshape(-1, *node.shape) for s in slope)
+            shape = low.reshape(-1, *node.shape), high.reshape(-1, *node.shape)
+            boxes.planes[node] = LinearBounds(shaped, shape[0], shaped, shape[1])
+            boxes.magnitude[node] = magnitude_of_relaxed(boxes, node)
 
 
 def _violates(boxes: Boxes, node: Node, held: IntervalBounds) -> Tensor:

@@ -33,7 +33,8 @@ from torch import Tensor
 from holdfast import time_limit
 from holdfast.bounding import eigenvalue_bounds, trust_region
 from holdfast.bounding.crown import IntermediateRefinement, Intervals, lower_bound
-from holdfast.bounding.crown_with_fixed_bounds import BoundConstraints
+from holdfast.bounding.crown_with_fixed_bounds import BoundConstraints, ZonotopePropagation
+from holdfast.bounding.first_bounds import forms_for
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds
 from holdfast.bounding.quadratic_part import Change, Curvature, Pair, matvec
@@ -583,8 +584,13 @@ class Quadratic:
     def least_with_crown(
         self, region: Region, rows: Tensor, offset: Tensor, coefficients: ParabolaCoefficients
     ) -> Tensor:
-        """The better of this bound and CROWN's, where both use the intermediate bounds of both."""
-        models, boxes, _ = self.within(region, coefficients, {})
+        """The better of this bound and CROWN's, where both use the intermediate bounds of both, and of affine
+        forms if the network has these.
+        """
+        boxes = Boxes(region)
+        models = QuadraticPropagation(self.steps, region, coefficients, boxes)
+        forms = forms_for(self.graph, boxes, self.graph.nodes)
+        self._propagate_both(models, boxes, BoundConstraints(boxes, {}), forms)
         return torch.fmax(
             models.least({self.graph.output: rows}, offset), lower_bound(self.graph, boxes, rows, offset)
         )
@@ -632,8 +638,14 @@ class Quadratic:
         )
         return boxes
 
-    def _propagate_both(self, models: "QuadraticPropagation", boxes: Boxes, held: BoundConstraints) -> None:
-        """Propagate models and boxes forward together, each intersected with the bounds of the other."""
+    def _propagate_both(
+        self,
+        models: "QuadraticPropagation",
+        boxes: Boxes,
+        held: BoundConstraints,
+        forms: ZonotopePropagation | None = None,
+    ) -> None:
+        """Propagate models, affine forms and boxes forward together, each intersected with the others' bounds."""
         intervals, refine = Intervals(self.graph, boxes), IntermediateRefinement(self.graph, boxes)
 
         def narrow(node: Node) -> None:
@@ -645,7 +657,8 @@ class Quadratic:
             if node in models.steps:
                 models.visit(node)
 
-        forward(self.graph.nodes, narrow, intervals.visit, held, refine, carry)
+        carriers = [] if forms is None else [forms.visit]
+        forward(self.graph.nodes, narrow, intervals.visit, *carriers, held, refine, carry)
 
 
 class QuadraticPropagation(Forward):

@@ -5,7 +5,8 @@ and s the score of the specification (positive exactly where it holds). The radi
 
     lower_bound(s, X(r)) > 0,   where lower_bound(s, X) <= min over x in X of s(f(x)),
 
-with the lower bound by backward linear bound propagation (CROWN) with linear relaxations in closed form. Then
+with the lower bound by backward linear bound propagation (CROWN) with linear relaxations in closed form; the
+intermediate bounds of recurrent networks come from affine forms too (`bounding.first_bounds`). Then
 the specification holds at every point of X(r), and of X(r') for all r' < r. The search over r only decides
 which radii are tried.
 
@@ -26,7 +27,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, memory_budget, time_limit
-from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propagate, reusable_nodes
+from holdfast.bounding.crown import least_bytes, lower_bound, reusable_nodes
+from holdfast.bounding.first_bounds import plan_forms, propagate_first
+from holdfast.bounding.graph.equivalence_check import values
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds
@@ -48,6 +51,11 @@ Arithmetic = Literal["real", "executed"]
 # The first radius tried, where a single frame changes, as a share of the radius at which the linearised score
 # would be zero. Linear bounds certify about this much there (chosen by hand; it only affects speed).
 FIRST_RADIUS_SHARE = 0.7
+# Long recurrent networks with more activations than this on a path try a first radius that is smaller in
+# proportion (chosen by hand; it only affects speed).
+DEPTH_OF_FULL_SHARE = 6
+# Largest number of float64 values in all nodes while the centres are evaluated (128 MiB; chosen by hand).
+MAX_VALUES_OF_POINTS = 2**24
 SEARCH_STATE_KEY = "where Certify is"  # The name of the extra of a record that holds the state of the search.
 
 
@@ -165,9 +173,7 @@ class Certify(Method[RadiusSearch]):
         if not problem.bounds_radius:
             return RadiusSearch(none, none, none, none, none, none, none, none, KnownBounds(none, {}))
         linear = linearised_radius(problem)
-        # The score is computed from the graph, which omits a final softmax. At single points intervals are as
-        # tight as linear bounds.
-        first, _ = _score_with_bounds(problem.tile_radii(none[None]), self.arithmetic, {}, at_points=True)
+        first = _score_at_centre(problem.tile_radii(none[None]), self.arithmetic)
         # A linear score seldom decreases more slowly further out (see `_widen`); a probability may.
         end = (
             2 * linear
@@ -226,7 +232,9 @@ class Certify(Method[RadiusSearch]):
                 problem, score
             )
         state = _widen(problem.family, state)
-        radius = torch.minimum(_next_radius(problem.family, state, self.close), problem.family.limit())
+        first = state.linear * _first_radius_share(problem)
+        radius = _next_radius(problem.family, state, first, self.close)
+        radius = torch.minimum(radius, problem.family.limit())
         score = torch.full_like(radius, torch.nan)
         near = (_prospective_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
@@ -320,8 +328,8 @@ def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
     )
 
 
-def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
-    """Return the radius to try next, (batch,)."""
+def _next_radius(family: Family, state: RadiusSearch, first: Tensor, close: float) -> Tensor:
+    """Return the radius to try next, (batch,); `first` before any other."""
     plain: Tensor = family.between(state.low, state.high, 1)[0]
     if family.counted:
         return plain
@@ -335,17 +343,20 @@ def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
     found = torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
-    first = state.linear * _first_radius_share(family)
     return torch.where(state.round > 0, found, torch.where(first > state.low, first, plain))
 
 
-def _first_radius_share(family: Family) -> Tensor | float:
-    """Return the share of the linearised radius to try first: linear bounds lose more the more frames change.
+def _first_radius_share(problem: Problem) -> Tensor | float:
+    """Return the share of the linearised radius to try first: linear bounds lose more the more frames change
+    and the deeper the network is.
 
     For perturbations of the merge input the share is that of about a dozen frames.
     """
-    frames = family.count_moving_frames()
-    return FIRST_RADIUS_SHARE / (3.5 if frames is None else frames.clamp_min(1).sqrt())
+    frames, plan = problem.family.count_moving_frames(), plan_forms(graph_of(problem))
+    share = FIRST_RADIUS_SHARE
+    if plan is not None and not plan.walks:
+        share *= min(1.0, DEPTH_OF_FULL_SHARE / plan.depth)
+    return share / (3.5 if frames is None else frames.clamp_min(1).sqrt())
 
 
 def _is_usable(state: RadiusSearch) -> Tensor:
@@ -415,13 +426,14 @@ def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
 
 
 def _score_with_bounds(
-    problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, IntervalBounds], *, at_points: bool = False
+    problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, IntervalBounds]
 ) -> tuple[Tensor, dict[Node, IntervalBounds]]:
     """Do the same as `proved_score`, given intermediate bounds that hold in the region.
 
     Returns also the intermediate bounds found, for rows with a score that is not NaN.
     """
     graph = graph_of(problem, executed=arithmetic == "executed")
+    plan = plan_forms(graph) if arithmetic == "real" else None
     assert isinstance(problem.property, BoundedProperty)
     score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
     ends = {
@@ -434,26 +446,37 @@ def _score_with_bounds(
         matrix, offset = rows_of(part, graph)
         held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
         executed = None if arithmetic == "real" else problem.network.dtype
-        boxes = (
-            intervals(graph, part.region, executed)
-            if at_points
-            else propagate(graph, part.region, executed, held)
-        )
+        boxes = propagate_first(graph, part.region, executed, held)
         assert isinstance(part.property, BoundedProperty)
         least = part.property.least(lower_bound(graph, boxes, matrix, offset))
         return torch.where(least.isnan(), -torch.inf, least), boxes  # A bound that overflows proves nothing.
 
     for portion in time_limit.portions(problem.region.centre):
         # Rows in which the same frames change are neighbours: this makes backward passes cheaper (see
-        # `bounding.crown`).
-        rows = portion[_first_moving_feature(batch.take(problem.region, portion)).argsort()]
-        found = time_limit.in_time(partial(score_rows, rows), None)
-        if found is None:
-            break
-        score[rows], boxes = found
-        for node, (low, high) in ends.items():
-            low[rows], high[rows] = boxes.lower[node], boxes.upper[node]
+        # `bounding.crown`), and affine forms, whose noise symbols begin with the first row that varies.
+        ordered = portion[_first_moving_feature(batch.take(problem.region, portion)).argsort()]
+        for rows in ordered.split(len(ordered) if plan is None else plan.rows_at_once(graph.device)):
+            found = time_limit.in_time(partial(score_rows, rows), None)
+            if found is None:
+                return score, ends
+            score[rows], boxes = found
+            for node, (low, high) in ends.items():
+                low[rows], high[rows] = boxes.lower[node], boxes.upper[node]
     return score, ends
+
+
+def _score_at_centre(problem: Problem, arithmetic: Arithmetic) -> Tensor:
+    """Return (batch,): the score at the centres, in float64. It only guides the search and proves nothing.
+
+    It is computed from the graph, which omits a final softmax.
+    """
+    graph = graph_of(problem, executed=arithmetic == "executed")
+    assert isinstance(problem.property, BoundedProperty)
+    matrix, offset = rows_of(problem, graph)
+    centre = problem.region.centre.to(graph.device, torch.float64)
+    parts = centre.split(max(1, MAX_VALUES_OF_POINTS // sum(node.size for node in graph.nodes)))
+    outputs = torch.cat([values(graph, part)[graph.output].flatten(1) for part in parts])
+    return problem.property.least((matrix @ outputs[..., None]).squeeze(-1) + offset)
 
 
 def _first_moving_feature(region: Region) -> Tensor:

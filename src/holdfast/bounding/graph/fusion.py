@@ -89,7 +89,10 @@ def fuse_affine(graph: Graph) -> Graph:
     for node in graph.nodes:
         for source in node.inputs:
             readers[source] = readers.get(source, 0) + 1
-    shorter, known = Graph(device=graph.device, folded=graph.folded, ending=graph.ending), dict[Node, Node]()
+    shorter, known = (
+        Graph(device=graph.device, folded=graph.folded, recurrent=graph.recurrent, ending=graph.ending),
+        dict[Node, Node](),
+    )
     for node in graph.nodes:
         inputs = tuple(known[source] for source in node.inputs)
         made: Node = replace(node, place=len(shorter.nodes), inputs=inputs)

@@ -56,6 +56,8 @@ class Graph:
     fused: list[str] = field(default_factory=list)
     # node -> (z, a, b): the node equals sigmoid(z) a + (1 - sigmoid(z)) b.
     blends: dict[Node, tuple[Node, Node, Node]] = field(default_factory=dict)
+    # Whether some layer was unrolled over time.
+    recurrent: bool = False
     # A final softmax that was left out of the graph: (n, outputs) -> (n, outputs).
     ending: Callable[[Tensor], Tensor] | None = None
     # Whether a cast or an argmax has made integers from floating values.

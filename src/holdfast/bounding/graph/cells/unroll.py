@@ -65,6 +65,7 @@ def unroll(
             f"{name}: a recurrent layer in training mode drops states at random. "
             "Export the model in evaluation mode."
         )
+    graph.recurrent = True
     time = 1 if layout.batch_first else 0
     length, directions, each = x.shape[time], 2 if layout.bidirectional else 1, 4 if layout.biases else 2
     frames = [pick(graph, f"{name}[{t}]", x, time, t) for t in range(length)]

@@ -1,0 +1,166 @@
+"""Which bounds of all nodes a network gets first: backward passes, affine forms, or both.
+
+Backward passes to every pre-activation (`crown.propagate`) take time that grows with the square of the depth;
+affine forms with a bounded number of noise symbols (`reduced_forms`) take time that grows with the depth.
+
+- Networks that are not recurrent: backward passes.
+- Gated recurrent networks: affine forms, which bound products of gates more tightly than any relaxation over
+  boxes does. Backward passes are added as long as they cost little more.
+- Plain recurrent networks: backward passes as long as they cost little more than affine forms, else these.
+
+Either way every bound holds over the region, and a last backward pass from the output (`crown.lower_bound`)
+costs no more than linear time. The choice depends on the network alone, so it is the same on every machine.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+
+from holdfast.bounding import crown, crown_with_fixed_bounds
+from holdfast.bounding.crown_with_fixed_bounds import ZonotopePropagation
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds
+from holdfast.bounding.reduced_forms import ReducedForms, consumer_first_order, live_values
+from holdfast.bounding.relax import Product, Sigmoid, SigmoidTanh, SigmoidTimes
+from holdfast.memory_budget import free_bytes
+from holdfast.region import Region
+
+# Number of noise symbols that affine forms keep. With 1,500 an LSTM of 28 frames and two layers of 32 proves
+# nearly what it proves with all of its 5,500 (tuned on cert-rnn's practice images).
+NOISE_SYMBOLS = 1500
+# Networks of layers wider than this keep to backward passes, since a form holds a number for every noise
+# symbol and every neuron (chosen by hand).
+WIDEST_LAYER = 4096
+# Backward passes are added to affine forms if they take at most this many times as many multiplications (chosen
+# by hand: a multiplication of a backward pass is the cheaper one, being part of a larger product of matrices).
+WALK_SHARE = 2.0
+COPIES_OF_A_FORM = 4  # Tensors of the size of all live forms that exist at once, for planning memory.
+# Largest number of float64 values in the forms of one batch on a CPU (chosen by hand; larger batches gain
+# nothing, and rows that begin to vary later would carry the noise symbols of others).
+CPU_FORM_VALUES = 2**23
+
+
+@dataclass(frozen=True)
+class FormsPlan:
+    """How affine forms are propagated through a network.
+
+    Attributes:
+        order: the order in which nodes are visited.
+        noise: the number of noise symbols that forms keep, if the memory holds them.
+        live: the largest number of values that are live at once.
+        depth: the largest number of activations on a path from the input to the output.
+        walks: whether backward passes refine all pre-activations too.
+    """
+
+    order: list[Node]
+    noise: int
+    live: int
+    depth: int
+    walks: bool
+
+    def noise_symbols(self, device: torch.device) -> int:
+        """How many noise symbols a form may have, given the memory; 0 if it holds too few."""
+        allowed = free_bytes(device) // (8 * COPIES_OF_A_FORM * self.live)
+        return min(self.noise, allowed) if allowed >= min(self.noise, 2 * self.live) else 0
+
+    def rows_at_once(self, device: torch.device) -> int:
+        """How many inputs are bounded together."""
+        values = free_bytes(device) // (8 * COPIES_OF_A_FORM)
+        if device.type == "cpu":
+            values = min(values, CPU_FORM_VALUES)
+        return max(1, values // (self.noise * self.live))
+
+
+_plans: "WeakKeyDictionary[Graph, FormsPlan | None]" = WeakKeyDictionary()
+
+
+def plan_forms(graph: Graph) -> FormsPlan | None:
+    """How affine forms bound this network first; None if backward passes alone do."""
+    if graph not in _plans:
+        _plans[graph] = _make_plan(graph)
+    return _plans[graph]
+
+
+def _make_plan(graph: Graph) -> FormsPlan | None:
+    kinds = {type(node.relaxation) for node in graph.nodes if isinstance(node, Relaxed)}
+    gated = bool(kinds & {SigmoidTimes, SigmoidTanh}) or {Sigmoid, Product} <= kinds
+    if not (gated or graph.recurrent):
+        return None
+    if any(not node.small for node in graph.nodes if isinstance(node, Affine)):
+        return None
+    if max(node.size for node in graph.nodes if node is not graph.entry) > WIDEST_LAYER:
+        return None
+    walks = _work_of_walks(graph) <= WALK_SHARE * _work_of_forms(graph)
+    if walks and not gated:
+        return None
+    order = consumer_first_order(graph)
+    live = max(live_values(graph, order).values())
+    return FormsPlan(order, _noise_kept(graph), live, _depth(graph), walks)
+
+
+def _depth(graph: Graph) -> int:
+    deep: dict[Node, int] = {}
+    for node in graph.nodes:
+        deep[node] = max((deep[source] for source in node.inputs), default=0) + isinstance(node, Relaxed)
+    return deep[graph.output]
+
+
+def _work_of_walks(graph: Graph) -> int:
+    """Multiplications of backward passes to all pre-activations, about: two rows for each, through all nodes
+    before it.
+    """
+    before, work = 0, 0
+    refined = crown.nodes_to_refine(graph)
+    for node in graph.nodes:
+        work += 2 * node.size * before if node in refined else 0
+        before += node.size
+    return work
+
+
+def _work_of_forms(graph: Graph) -> int:
+    """Multiplications of affine forms, about: one for each noise symbol and value."""
+    return _noise_kept(graph) * sum(node.size for node in graph.nodes)
+
+
+def _noise_kept(graph: Graph) -> int:
+    relaxed = sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
+    return min(NOISE_SYMBOLS, graph.entry.size + relaxed)
+
+
+def forms_for(graph: Graph, boxes: Boxes, order: Sequence[Node]) -> ZonotopePropagation | None:
+    """Affine forms to be propagated next to these boxes in the given order; None if the network has none, or
+    the memory does not hold those of all rows.
+    """
+    plan = plan_forms(graph)
+    if plan is None:
+        return None
+    live = max(live_values(graph, order).values())
+    needed = 8 * COPIES_OF_A_FORM * plan.noise * live * len(boxes.region)
+    if needed > free_bytes(graph.device):
+        return None
+    forms = ReducedForms(graph, *boxes.region.enclosing_box(), order, plan.noise)
+    return ZonotopePropagation(forms, boxes)
+
+
+def propagate_first(
+    graph: Graph,
+    region: Region,
+    executed: torch.dtype | None = None,
+    known: Mapping[Node, IntervalBounds] | None = None,
+) -> Boxes:
+    """Bounds of all nodes over the region, by the methods that suit the network; arguments as for
+    `crown.propagate`.
+
+    Affine forms bound the network in real arithmetic only.
+    """
+    plan = plan_forms(graph) if executed is None else None
+    most = 0 if plan is None else plan.noise_symbols(graph.device)
+    if plan is None or most == 0:
+        return crown.propagate(graph, region, executed, known)
+    forms = ReducedForms(graph, *region.enclosing_box(), plan.order, most)
+    boxes, _ = crown_with_fixed_bounds.propagate(
+        graph, region, forms, known, walks=plan.walks, order=plan.order
+    )
+    return boxes

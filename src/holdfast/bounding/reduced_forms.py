@@ -1,0 +1,207 @@
+"""Affine forms with a bounded number of noise symbols: bounds of long and deep networks at linear cost.
+
+Statement. As in `zonotope`, for every x of the region there are noise values eps_k, |eps_k| <= 1, with
+
+    |value - (centre + sum over k of eps_k generator_k)| <= error    element by element,
+
+the same noise values for all nodes that are still read (live nodes). Order reduction replaces the noise
+symbols k of a set S, in all live nodes together, by an interval in each:
+
+    |sum over k in S of eps_k generator_k| <= sum over k in S of |generator_k|,
+
+and gives every element of the live nodes one noise symbol with this radius, which takes up the error as well.
+S holds the symbols whose replacement loses least: a symbol that moves a single element of a node loses
+nothing there (`_loss`). S is chosen for every row of the batch by itself.
+
+Cost. With at most `most` noise symbols, every node costs at most `most` times its size in time, and only live
+nodes are stored. `consumer_first_order` keeps few nodes of a recurrent network alive: all layers of one frame
+come before the next frame. So time is linear in frames and in layers, and memory grows with the layers only.
+
+Inputs. A noise symbol for an input is introduced where the input is first read. Copies of one input that are
+read by different nodes get symbols of their own, which is sound: both have the value of that input.
+
+Reference: Girard, "Reachability of uncertain linear systems using zonotopes" (2005), for order reduction.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.relax.base import LinearBounds
+from holdfast.bounding.zonotope import Band, Form, Forms, input_radius, pad_generators
+from holdfast.derivations import FORM_LINEAR_BOUND, FORM_MERGED
+from holdfast.rounding import TINY, charge, round_up
+
+
+def consumer_first_order(graph: Graph) -> list[Node]:
+    """The nodes in the topological order, of three that are tried, in which the fewest values are live at once."""
+    orders = [_depth_first(graph, last_first) for last_first in (True, False)]
+    return min([*orders, graph.nodes], key=lambda order: max(live_values(graph, order).values()))
+
+
+def _depth_first(graph: Graph, last_first: bool) -> list[Node]:
+    """The nodes in the order in which a depth-first search from the output finishes them."""
+    order: list[Node] = []
+    found: set[Node] = set()
+    stack = [(graph.output, False)]
+    while stack:
+        node, finished = stack.pop()
+        if finished:
+            order.append(node)
+        elif node not in found:
+            found.add(node)
+            stack.append((node, True))
+            inputs = sorted(node.inputs, key=lambda source: source.place, reverse=last_first)
+            stack += [(source, False) for source in inputs]
+    return order
+
+
+def count_readers(graph: Graph) -> dict[Node, int]:
+    """How often each node is read; the output counts as read once more, so that it stays live."""
+    readers = dict.fromkeys(graph.nodes, 0)
+    for node in graph.nodes:
+        for source in set(node.inputs):
+            readers[source] += 1
+    readers[graph.output] += 1
+    return readers
+
+
+def live_values(graph: Graph, order: Sequence[Node]) -> dict[Node, int]:
+    """How many values are live after each node, the input not counted."""
+    readers, live, found = count_readers(graph), 0, {}
+    for node in order:
+        live += node.size if node is not graph.entry else 0
+        for source in set(node.inputs):
+            readers[source] -= 1
+            live -= source.size if readers[source] == 0 and source is not graph.entry else 0
+        found[node] = live
+    return found
+
+
+class ReducedForms(Forms):
+    """Affine forms of the live nodes over a batch of boxes, with about `most` noise symbols at most.
+
+    Symbols are merged where few values are live, or at half as many again.
+    feature (batch, noise symbols) is the input whose noise a symbol is, or -1.
+    """
+
+    def __init__(self, graph: Graph, lower: Tensor, upper: Tensor, order: Sequence[Node], most: int) -> None:
+        low, high = lower.flatten(1), upper.flatten(1)
+        self.graph, self.most = graph, most
+        self.readers = count_readers(graph)
+        self.live = live_values(graph, order)
+        self.calm = statistics.mean(self.live.values())
+        self.feature = torch.zeros((len(low), 0), dtype=torch.long, device=low.device)
+        self.input_centre, self.input_radius = low / 2 + high / 2, input_radius(low, high)
+        none = low.new_zeros((len(low), 0, low.shape[1]))
+        error = torch.full_like(self.input_radius, TINY)
+        super().__init__({graph.entry: Form(self.input_centre, none, error, self.input_radius)}, none)
+
+    @property
+    def count(self) -> int:
+        return self.feature.shape[1]
+
+    def affine(self, node: Affine) -> None:
+        entry = self.graph.entry
+        if entry in node.inputs and entry in self.of and self.of[entry].generators.shape[1] == 0:
+            index = torch.arange(entry.size, device=self.feature.device)
+            if node.moves:
+                which = node.forward([index])
+                self.of[node] = self._introduce(which)
+                self._forget_read(node)
+                return
+            self.of[entry] = self._introduce(index)
+        super().affine(node)
+        self._forget_read(node)
+
+    def apply_relaxation(
+        self,
+        node: Relaxed,
+        lower: Sequence[Tensor],
+        upper: Sequence[Tensor],
+        relaxed: LinearBounds | None = None,
+    ) -> Band | None:
+        found = super().apply_relaxation(node, lower, upper, relaxed)
+        self._forget_read(node)
+        if self.count > self.most and (self.live[node] <= self.calm or self.count > 3 * self.most // 2):
+            self.merge(max(self.most // 2, self.most - self.live[node]))
+        return found
+
+    def merge(self, kept: int) -> None:
+        """Keep the noise symbols with the largest effect; the others become one box for each live node."""
+        live = [node for node in self.of if node is not self.graph.entry or self.of[node].generators.shape[1]]
+        generators = {node: pad_generators(self.of[node].generators, self.count) for node in live}
+        weight = torch.stack([_loss(some) for some in generators.values()]).sum(0)
+        chosen = weight.topk(kept, dim=1, sorted=False).indices
+        starts = torch.arange(len(chosen), device=chosen.device)[:, None] * self.count
+        flat = (starts + chosen).flatten()
+        merged = torch.ones_like(weight).scatter_(1, chosen, 0)
+        boxes = torch.cat([self._box(node, merged, some) for node, some in generators.items()], dim=1)
+        end = kept
+        for node, before in generators.items():
+            after = boxes.new_zeros((len(boxes), kept + boxes.shape[1], node.size))
+            after[:, :kept] = before.flatten(0, 1).index_select(0, flat).unflatten(0, chosen.shape)
+            own = after[:, end : end + node.size].diagonal(dim1=1, dim2=2)
+            own.copy_(boxes[:, end - kept : end - kept + node.size])
+            end += node.size
+            centre = self.of[node].centre
+            self.of[node] = Form.of(centre, after, torch.zeros_like(centre))
+        none = torch.full(boxes.shape, -1, dtype=torch.long, device=boxes.device)
+        self.feature = torch.cat([self.feature.gather(1, chosen), none], dim=1)
+
+    def _box(self, node: Node, merged: Tensor, generators: Tensor) -> Tensor:
+        """(batch, size): the radius of the box that replaces merged symbols and the error, rounded up."""
+        rest = torch.bmm(merged[:, None], generators.abs())[:, 0] + self.of[node].error
+        return round_up(rest, FORM_MERGED, generators.shape[1]) + TINY
+
+    def _introduce(self, which: Tensor) -> Form:
+        """The form of the inputs `which`, with a new noise symbol for each that varies."""
+        radius = self.input_radius[:, which]
+        before, count = self.count, int((radius > 0).sum(1).max())
+        width, place = radius.topk(count, dim=1)
+        generators = radius.new_zeros((len(radius), before + count, len(which)))
+        generators[:, before:].scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
+        feature = torch.where(width > 0, which[place], -1)
+        self.feature = torch.cat([self.feature, feature], dim=1)
+        return Form.of(self.input_centre[:, which], generators, torch.full_like(radius, TINY))
+
+    def _forget_read(self, node: Node) -> None:
+        for source in set(node.inputs):
+            self.readers[source] -= 1
+            if self.readers[source] == 0:
+                self.of.pop(source, None)
+
+    def _attribute(self, arguments: list[Form], width: Tensor, place: Tensor) -> None:
+        none = torch.full(width.shape, -1, dtype=torch.long, device=width.device)
+        self.feature = torch.cat([self.feature, none], dim=1)
+
+    def linear_lower_bound(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Forms.linear_lower_bound`, with the noise symbols of inputs wherever they are."""
+        form = self.of[node]
+        effect = form.generators @ rows.transpose(1, 2)  # (batch, noise symbols, rows)
+        feature = self.feature[:, : effect.shape[1]]
+        unit = self.input_radius.gather(1, feature.clamp_min(0))
+        own = (feature >= 0) & (unit > 0)
+        steep = torch.where(own[..., None], effect / unit[..., None], 0).transpose(1, 2)
+        at = feature.clamp_min(0)[:, None].expand(-1, rows.shape[1], -1)
+        slope = rows.new_zeros((*rows.shape[:2], entry.size)).scatter_add(2, at, steep)
+        moved = (slope.abs() @ self.input_centre.abs().unsqueeze(-1)).squeeze(-1)
+        others = torch.where(own[..., None], 0, effect).abs().sum(1)
+        inputs = torch.where(own[..., None], effect, 0).abs().sum(1)
+        constant = (rows @ form.centre.unsqueeze(-1) - slope @ self.input_centre.unsqueeze(-1)).squeeze(-1)
+        error = (rows.abs() @ form.error.unsqueeze(-1)).squeeze(-1)
+        size = (rows.abs() @ form.size.unsqueeze(-1)).squeeze(-1) + moved + others + inputs
+        terms = form.centre.shape[1] + 2 * effect.shape[1] + entry.size
+        return slope, constant - others - error - charge(size, FORM_LINEAR_BOUND, terms)
+
+
+def _loss(generators: Tensor) -> Tensor:
+    """(batch, noise symbols): how much a box is larger than the noise symbols it replaces, about (Girard).
+
+    Nothing is lost by a symbol that moves only one element of a node.
+    """
+    size = generators.abs()
+    return size.sum(2) - size.amax(2)
