@@ -372,7 +372,7 @@ def no_charges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_charges")
-@pytest.mark.parametrize("carrier", ["CROWN", "quadratic models", "intervals"])
+@pytest.mark.parametrize("carrier", ["CROWN", "affine forms", "quadratic models", "intervals"])
 def test_without_charges_the_same_bounds_are_false(carrier: str) -> None:
     """So the attacks above would find a charge that is missing."""
     assert not all(piecewise_holds(PIECEWISE[carrier], seed, "one") for seed in range(12))
