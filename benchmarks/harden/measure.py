@@ -25,7 +25,7 @@ from holdfast.hardening.evaluation import certified_share
 from holdfast.hardening.examples import examples_of
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
-from holdfast.hardening.training import TrainingSettings, prepare_training, train
+from holdfast.hardening.training import HardeningSettings, prepare_training, train
 
 COLUMNS = (
     "network",
@@ -158,7 +158,7 @@ def side_by_side(
         live = prepare_training(net, freeze, words=radius is None)
         if recipe.begin == "afresh":
             begin_afresh(live.module, chosen.seed)
-        found = train(live, train_on, judge_by, TrainingSettings(recipe, at, chosen.seconds, chosen.seed))
+        found = train(live, train_on, judge_by, HardeningSettings(recipe, at, chosen.seconds, chosen.seed))
         live.load(found.state)
         made = hardened_network(net, live)
         print(f"  {name} {training}: {found.ended}, last {found.history[-1]}", flush=True)

@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.datasets.imagenet_networks import NETWORKS, normalised
+from holdfast.datasets.imagenet_networks import NETWORKS, add_normalisation
 
 SIZE = 224  # Pixels per side.
 PHOTOS = ("flower.jpg", "china.jpg")
@@ -53,7 +53,7 @@ def network(name: str, weights: Path | None, device: str) -> tuple[hf.Network, s
         options = {"mean": 0.498, "std": 0.502}
     else:
         found = [] if weights is None else [f for f in sorted(weights.glob(f"{name}.*")) if f.is_file()]
-        module = normalised(NETWORKS[name](found[0] if found else None))
+        module = add_normalisation(NETWORKS[name](found[0] if found else None))
         held, options = (f"trained ({found[0].name})" if found else "random"), {}
     return hf.Network.from_torch(module.to(device), domain=(0, 1), name=name, **options), held
 

@@ -294,7 +294,7 @@ class BatchWorker:
         return len(self._place)
 
     def units(self, done: set[Key], size: int | None) -> list[Unit]:
-        """Group the open rows by what can share a batch, and divide the groups into batches of at most `size`
+        """Group the open rows that can share a batch, and divide the groups into batches of at most `size`
         rows.
         """
         groups: dict[tuple[object, ...], list[Key]] = {}
@@ -475,7 +475,7 @@ def _recheck_model(work: Work) -> bool:
         elif place < RECHECKED_ALONE and not same_by_rounding(
             said[place : place + 1], problem.network(points[place : place + 1]), size
         ):
-            work.refute(row, "answers differently at the witness when it is asked alone")
+            work.refute(row, "answers differently at the witness when it is evaluated alone")
     _add_last_check(work, proved)
     return True
 

@@ -35,7 +35,7 @@ class RequestOption:
     """The declaration of one option.
 
     Attributes:
-        meaning: what it says, in one phrase.
+        meaning: one phrase.
         clause: words its stored value in the sentence of a question; an empty text where another part of the
             sentence has it.
         metavar: the placeholder of its value in the help of a command.
@@ -44,7 +44,7 @@ class RequestOption:
         help: command -> its help there; "": for all others.
         commands: the commands that store it as it was typed.
         summarise: turns an argument of a Python function into what a run stores.
-        absent: the typed value that stands for an option that was not given.
+        absent: the typed value of an option that was not given.
     """
 
     meaning: str
@@ -390,7 +390,7 @@ class Request:
         commands=("radius", "reach", *REGION_COMMANDS),
     )
     tolerance: float | None = _option(
-        "how exactly an end of a range is asked for",
+        "tolerance of the bounds of a range",
         lambda tolerance, _: f"each end to within {value_text(tolerance)}",
         metavar="NUMBER",
         help={"": "Stop when lower and upper bound differ by at most this."},

@@ -111,4 +111,4 @@ def test_normalised_networks_read_pixels() -> None:
     inner = nn.Flatten()
     x = torch.rand(2, 3, 2, 2)
     mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (networks.MEAN, networks.STD))
-    assert torch.allclose(networks.normalised(inner)(x), ((x - mean) / std).flatten(1))
+    assert torch.allclose(networks.add_normalisation(inner)(x), ((x - mean) / std).flatten(1))

@@ -10,7 +10,7 @@ from holdfast.errors import BadInput
 from holdfast.hardening import Recipe
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.losses import Widths, first_order
-from holdfast.hardening.training import TrainingSettings, prepare_training, train
+from holdfast.hardening.training import HardeningSettings, prepare_training, train
 
 
 class Last(nn.Module):
@@ -37,7 +37,7 @@ def trained(kind: type[nn.RNNBase], recipe: Recipe) -> hf.Network:
     live = prepare_training(net, (), words=False)
     x, y = rising()
     problems = radius_problems(net, x, y)
-    live.load(train(live, problems, problems, TrainingSettings(recipe, 0.05)).state)
+    live.load(train(live, problems, problems, HardeningSettings(recipe, 0.05)).state)
     return live.freeze()
 
 

@@ -41,7 +41,7 @@ from holdfast.hardening.recipe import MEANS, Begin, Recipe, select_recipe
 from holdfast.hardening.result import Hardened
 from holdfast.hardening.training import (
     Epoch,
-    TrainingSettings,
+    HardeningSettings,
     check_layers,
     is_recurrent,
     prepare_training,
@@ -247,7 +247,7 @@ def _harden(
         live,
         problems,
         judged,
-        TrainingSettings(how, reach, left.until(TRAINED), seed),
+        HardeningSettings(how, reach, left.until(TRAINED), seed),
         progress=progress,
         keep=None if kept is None else kept.keep,
         known=None if kept is None else kept.load_progress(),

@@ -260,7 +260,7 @@ class GateDecision:
     __repr__ = __str__
 
 
-def wrapped(sentence: str) -> str:
+def wrap_sentence(sentence: str) -> str:
     """The sentence in lines of at most SENTENCE_COLUMNS columns."""
     return textwrap.fill(sentence, SENTENCE_COLUMNS, break_long_words=False, break_on_hyphens=False)
 
@@ -365,7 +365,7 @@ class Results(list[T], ABC):
         return self._answered
 
     def __str__(self) -> str:
-        return f"{self.table()}\n{wrapped(self.summary())}" if self else "no inputs"
+        return f"{self.table()}\n{wrap_sentence(self.summary())}" if self else "no inputs"
 
     def __repr__(self) -> str:
         return str(self)

@@ -6,7 +6,7 @@ torchvision gives them ("features.0.weight", "layer1.0.conv1.weight", ...), so i
 .pth file is read with weights_only=True: no code in it is run.
 
 Every network maps (batch, 3, 224, 224), normalised by MEAN and STD, to (batch, 1000) logits; other sizes from 64
-pixels a side work too. `normalised` puts the normalisation in front, so that inputs are pixels in [0, 1].
+pixels a side work too. `add_normalisation` puts the normalisation in front, so that inputs are pixels in [0, 1].
 
 References: A. Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014 (AlexNet with one
 tower); K. Simonyan and A. Zisserman, Very deep convolutional networks for large-scale image recognition, 2015
@@ -181,7 +181,7 @@ class ChannelNormalisation(nn.Module):
         return (x - self.mean) / self.std
 
 
-def normalised(network: nn.Module) -> nn.Module:
+def add_normalisation(network: nn.Module) -> nn.Module:
     """Return the network with its normalisation in front, so that it reads pixels in [0, 1]; in eval mode."""
     return nn.Sequential(OrderedDict(normalise=ChannelNormalisation(), network=network)).eval()
 

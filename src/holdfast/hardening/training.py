@@ -159,7 +159,7 @@ def parts_of(live: TrainedModule, problems: Sequence[Problem], radius: float) ->
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class HardeningSettings:
     """How a network is trained.
 
     Attributes:
@@ -180,7 +180,7 @@ def train(
     live: TrainedModule,
     problems: Sequence[Problem],
     validation: Sequence[Problem],
-    settings: TrainingSettings,
+    settings: HardeningSettings,
     *,
     progress: Callable[[Epoch], None] | None = None,
     keep: Callable[[TrainingProgress], None] | None = None,
@@ -203,7 +203,7 @@ class _Loop:
         live: TrainedModule,
         problems: Sequence[Problem],
         validation: Sequence[Problem],
-        settings: TrainingSettings,
+        settings: HardeningSettings,
         progress: Callable[[Epoch], None] | None,
         keep: Callable[[TrainingProgress], None] | None,
         known: TrainingProgress | None,
