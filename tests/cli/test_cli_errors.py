@@ -405,3 +405,20 @@ def test_debug_shows_the_traceback_wherever_it_stands(place: int, workshop: Path
     words = ["radius", "-m", "none.onnx", "-d", "data.npz", "-o", "run"]
     with pytest.raises(UnreadableFile):
         main([*words[:place], "--debug", *words[place:]])
+
+
+# ---- options that are missing
+
+
+@pytest.mark.parametrize("command", ["radius", "worst", "saliency", "risk", "testgen"])
+def test_a_missing_folder_is_explained(ask: Ask, command: str) -> None:
+    told = ask(command, "--model", "lstm.onnx", "--data", "data.npz")
+    assert told.code == 2
+    for words in ("--out", "Give --out FOLDER", "results are saved", "For example: --out runs/first"):
+        assert words in " ".join(told.err.replace("│", " ").split()), told.err
+
+
+def test_a_missing_model_is_explained(ask: Ask) -> None:
+    told = ask("radius", "--data", "data.npz", "--out", "run")
+    assert told.code == 2
+    assert "a .onnx or .pt2 file" in " ".join(told.err.replace("│", " ").split()).lower()

@@ -75,3 +75,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def test_no_document_names_the_host_of_a_package_registry() -> None:
+    """Where packages come from is the reader's choice; pages name a package, not the host that serves it."""
+    hosts = re.compile(r"download\.pytorch\.org|\bpypi\.org|--(?:extra-)?index-url")
+    pages = [*PAGES, *sorted((ROOT / "examples").glob("*.md"))]
+    assert [page.name for page in pages if hosts.search(page.read_text())] == []
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 WIDTH = 80  # Columns of every help page: the usual width of a terminal and of a page of text.
@@ -16,6 +17,7 @@ FEW_OPTIONS = 16  # A command with at most this many options explains all of the
 NAME_COLUMNS = 26  # Columns for the name of an option before its text; a longer name gets its own line.
 MAIN = "Main options"
 SHOW_ALL = "--help-all"
+EXAMPLE_RUN = "runs/first"  # A folder that a message proposes for the results.
 
 START = """\
 holdfast measures how robust a trained neural network is: how far an input can
@@ -61,7 +63,16 @@ NEIGHBOURS = {
 
 
 class PlainHelpCommand(TyperCommand):
-    """A command whose help is written here."""
+    """A command whose help, and whose refusal of a missing option, are written here."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say of a missing option what it is, after its name."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if not error.message:  # Only a missing option or argument comes without a reason.
+                error.message = _describe_missing(error.param)
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(command_help(self, ctx, everything=bool(ctx.find_root().obj)))
@@ -79,6 +90,16 @@ class Group(TyperGroup):
             print(group_help(self, ctx), end="")
             ctx.exit()
         return super().parse_args(ctx, args)
+
+
+def _describe_missing(one: Any) -> str:
+    """What to give for a required option or argument, as a sentence; empty if it has no help text."""
+    told = " ".join((getattr(one, "help", None) or "").split())
+    if not told:
+        return ""
+    name = f"{one.opts[0]} {one.metavar or one.name.upper()}" if one.param_type_name == "option" else ""
+    example = f" For example: --out {EXAMPLE_RUN}" if "--out" in one.opts else ""
+    return f"Give {name}: {told}{example}" if name else f"{told}{example}"
 
 
 def command_help(command: Any, ctx: Any, *, everything: bool) -> str:
