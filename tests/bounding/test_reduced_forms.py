@@ -1,5 +1,6 @@
 """Affine forms with few noise symbols: sound for every point, accurate over many steps, linear in the depth."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 
@@ -102,6 +103,35 @@ def test_attacks_stay_above_the_bounds_of_long_networks(
 def test_forms_hold_every_point_at_every_node() -> None:
     _model, graph = stack(nn.LSTM, 6, 2)
     region = one_frame(6, [0, 3], 0.5)
+    lower, upper = region.enclosing_box()
+    _, boxes = forms_over(graph, region, 30)
+    for k in range(20):
+        shares = torch.rand(lower.shape, generator=seeded(k), dtype=torch.float64)
+        x = lower + (shares if k % 2 else shares.round()) * (upper - lower)
+        for node, value in values_of_all(graph, x).items():
+            assert (value >= boxes.lower[node]).all()
+            assert (value <= boxes.upper[node]).all()
+
+
+class FunctionFirst(Stack):
+    """The input enters a function before any linear layer reads it."""
+
+    def __init__(self, cell: type[nn.RNNBase], function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(cell, 1, 5)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.function(x))
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("function", [torch.tanh, lambda x: x * x, lambda x: x * x.flip(1)])
+def test_a_function_that_reads_the_input_itself_moves_with_it(
+    cell: type[nn.RNNBase], function: Callable[[Tensor], Tensor]
+) -> None:
+    model = FunctionFirst(cell, function).eval()
+    graph = build(Network.from_torch(model), torch.zeros(1, 4, 3))
+    region = one_frame(4, [0, 3], 0.5)
     lower, upper = region.enclosing_box()
     _, boxes = forms_over(graph, region, 30)
     for k in range(20):
@@ -245,6 +275,17 @@ def test_the_band_of_a_product_is_exact_for_shared_noise() -> None:
         assert max(met) <= float(high)
         assert float(low) >= float(min(met)) - (1e-9 if v != [1.0, 0.0] or z != [0.0, 1.0] else 0.1)
         assert float(high) <= float(max(met)) + 1e-9
+
+
+def test_a_product_of_tiny_forms_does_not_underflow() -> None:
+    """v = 1e-163 a, z = b with independent noise: v z reaches 1e-163, far above the error of all underflows."""
+    nothing = torch.zeros(1, 1).double()
+    v = Form.of(nothing, torch.tensor([[[1e-163], [0.0]]], dtype=torch.float64), nothing)
+    z = Form.of(nothing, torch.tensor([[[0.0], [1.0]]]).double(), nothing)
+    ends = tuple(zip(v.interval_bounds(), z.interval_bounds(), strict=True))
+    _, low, high = _product_band(Product(), (None, None), ends, (v, z))  # type: ignore[arg-type]
+    assert float(low) <= -1e-163
+    assert float(high) >= 1e-163
 
 
 def test_bands_of_products_are_narrower_than_over_boxes() -> None:

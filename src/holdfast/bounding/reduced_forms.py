@@ -107,13 +107,12 @@ class ReducedForms(Forms):
     def affine(self, node: Affine) -> None:
         entry = self.graph.entry
         if entry in node.inputs and entry in self.of and self.of[entry].generators.shape[1] == 0:
-            index = torch.arange(entry.size, device=self.feature.device)
             if node.moves:
-                which = node.forward([index])
+                which = node.forward([torch.arange(entry.size, device=self.feature.device)])
                 self.of[node] = self._introduce(which)
                 self._forget_read(node)
                 return
-            self.of[entry] = self._introduce(index)
+            self._introduce_all()
         super().affine(node)
         self._forget_read(node)
 
@@ -124,6 +123,8 @@ class ReducedForms(Forms):
         upper: Sequence[Tensor],
         relaxed: LinearBounds | None = None,
     ) -> Band | None:
+        if self.graph.entry in node.inputs and self.of[self.graph.entry].generators.shape[1] == 0:
+            self._introduce_all()
         found = super().apply_relaxation(node, lower, upper, relaxed)
         self._forget_read(node)
         if self.count > self.most and (self.live[node] <= self.calm or self.count > 3 * self.most // 2):
@@ -156,6 +157,11 @@ class ReducedForms(Forms):
         """(batch, size): the radius of the box that replaces merged symbols and the error, rounded up."""
         rest = torch.bmm(merged[:, None], generators.abs())[:, 0] + self.of[node].error
         return round_up(rest, FORM_MERGED, generators.shape[1]) + TINY
+
+    def _introduce_all(self) -> None:
+        """Give the input itself its noise symbols: without them its form would hold its centre only."""
+        index = torch.arange(self.graph.entry.size, device=self.feature.device)
+        self.of[self.graph.entry] = self._introduce(index)
 
     def _introduce(self, which: Tensor) -> Form:
         """The form of the inputs `which`, with a new noise symbol for each that varies."""

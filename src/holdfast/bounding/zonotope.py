@@ -304,7 +304,7 @@ def _product_band(
             both = both + rest.abs().sum(1)
         terms = v.generators.shape[1] + z.generators.shape[1]
         radii.append(both + v.error + ratio * z.error + charge(whole, FORM_PRODUCT_RADIUS, terms))
-    most, least = (radius.square() / (4 * ratio) for radius in radii)
+    most, least = ((radius / (2 * ratio)) * (radius / 2) for radius in radii)  # a square could underflow
     bend, reach = k * m, (v.radius + v.error) * (z.radius + z.error)
     most, least = torch.minimum(most, reach), torch.minimum(least, reach)
     low = torch.minimum(-bend * least, bend * most)
