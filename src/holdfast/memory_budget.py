@@ -22,9 +22,9 @@ MAX_HELD_SHARE = (
 # An input with at least this many numbers is large: one query of its network takes about as long as thousands of
 # queries of a small network. Chosen by hand: above 64 x 64 pixels in colour, below 96 x 96.
 LARGE_INPUT_NUMBERS = 2**14
-LARGE_INPUTS_PER_CALL = (
-    4  # Large inputs in one call of a model, if memory allows; measured in benchmarks.imagenet.
-)
+# Large inputs in one call of a model, if memory allows; chosen by hand after timing AlexNet's forward pass with 1, 4
+# and 8 inputs.
+LARGE_INPUTS_PER_CALL = 4
 # Bytes of activations planned for each number of a large input: 64 channels in float32, as VGG's first layers have.
 ACTIVATION_BYTES_PER_NUMBER = 4 * 64
 PLANNED_ACTIVATION_BYTES = (
