@@ -243,7 +243,9 @@ def along(
     Write y = at + D with D = L u + q + e, |q + e| <= loose, |D| <= away and |L u| <= reach. Then D^2 = (L
     u)^2 + 2 L u (q + e) + (q + e)^2, which exceeds (L u)^2 by at most loose (2 away - loose) and falls below
     it by at most loose (2 reach - loose). The products of two remainder variables in (L u)^2 lie between 0
-    and named^2.
+    and named^2. A value y that differs from its model by up to `rest` moves the line by up to |steep| rest; in programs
+    the rest of an argument holds rounding errors alone, since the steps before turn any other rest into a
+    variable.
     """
     more = (quad,) if isinstance(function, ProductFunction) else ()
     least = function.least(1.0, (slope,), (low,), (high,), *more)

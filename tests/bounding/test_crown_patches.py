@@ -170,6 +170,38 @@ def test_every_value_lies_within(name: str, kind: str, executed: torch.dtype | N
         assert bool((value - 1e-12 <= boxes.upper[node]).all()), node.name
 
 
+PADDED_MAPS: dict[str, Callable[[int], list[nn.Module]]] = {
+    "conv after conv": lambda n: [nn.Conv2d(n, 3, 3, 1, 1), nn.Conv2d(3, 3, 3, 1, 1)],
+    "pool after conv": lambda n: [nn.Conv2d(n, 3, 3, 1, 1), nn.AvgPool2d(3, 1, 1)],
+    "conv after pool": lambda n: [nn.AvgPool2d(3, 1, 1), nn.Conv2d(n, 3, 3, 1, 1)],
+}
+
+
+@pytest.mark.parametrize("maps", PADDED_MAPS)
+def test_coefficients_on_padding_are_not_passed_on(maps: str) -> None:
+    """Two padded maps in a row: the bounds are the values at the worst corners, and none is above its value."""
+    torch.manual_seed(0)
+    net = hf.Network.from_torch(with_head(*PADDED_MAPS[maps](CHANNELS), nn.ReLU()).double().eval())
+    x = torch.rand(1, CHANNELS, HIGH, WIDE, dtype=torch.float64)
+    graph, region = build(net, x), hf.region.Ball(x, 0.3)
+    [read] = [n.inputs[0] for n in graph.nodes if isinstance(n, Relaxed) and is_image(n.inputs[0])]
+    boxes = crown.propagate(graph, region)
+    way = crown_patches.route(graph, boxes, read)
+    assert way is not None
+    assert not way.rest
+    at = region.centre.clone().requires_grad_()
+    value = values(graph, at)[read].flatten()
+    compared = 0
+    for element in range(0, read.size, 5):
+        (slope,) = torch.autograd.grad(value[element], at, retain_graph=True)
+        for sign, bounds in ((1, boxes.lower), (-1, boxes.upper)):
+            worst = values(graph, region.vertex(sign * slope))[read].flatten()[element].item()
+            bound = bounds[read].flatten()[element].item()
+            assert sign * bound <= sign * worst + 1e-12
+            compared += abs(bound - worst) <= 1e-9
+    assert compared
+
+
 @pytest.mark.parametrize("name", ["chain", "padded", "grouped", "residual"])
 def test_signs_that_are_decided_need_no_more(name: str) -> None:
     """Where one end decides a sign the other one is not looked for, and the planes are the same."""

@@ -233,3 +233,28 @@ def test_kernels_that_round_more_are_found_and_refused_by_name() -> None:
         assert "set_float32_matmul_precision" in str(method.obstacle(problem))
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.SiLU(), nn.ELU()],
+    ids=lambda f: type(f).__name__,
+)
+def test_intervals_of_a_function_contain_its_executed_values(function: nn.Module) -> None:
+    """At a point no relaxation leaves room, and nodes that stay still meet their intervals: only the error of the
+    function itself covers what float32 makes of it.
+    """
+    x = 2 * torch.randn(50, 64, generator=torch.Generator().manual_seed(0))
+    net = hf.Network.from_torch(nn.Sequential(function).eval())
+    graph, region = build(net, x[:1]), Ball(x, 0.0)
+    boxes, value = propagate(graph, region, torch.float32), net(x).double()
+    node = graph.nodes[-1]
+    assert bool((boxes.lower[node].flatten(1) <= value).all())
+    assert bool((value <= boxes.upper[node].flatten(1)).all())
+    rows = torch.eye(64, dtype=torch.float64).expand(50, 64, 64)
+    none = torch.zeros(50, 64, dtype=torch.float64)
+    for sign in (1, -1):
+        assert bool((lower_bound(graph, boxes, sign * rows, none) <= sign * value).all())
+    real = propagate(graph, region)
+    low, high = (ends[node].flatten(1) for ends in (real.lower, real.upper))
+    assert bool(((value < low) | (value > high)).any()), "the error is larger than the rounding of the bounds"

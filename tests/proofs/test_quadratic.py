@@ -160,6 +160,42 @@ def test_no_parabola_strays_further_than_is_said(name: str, width: float) -> Non
             assert most[place] - max(strays) <= close, place
 
 
+@pytest.mark.parametrize("norm", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_a_function_of_a_model_holds_wherever_its_rest_lets_it_be(name: str, norm: float) -> None:
+    """Values that differ from the model's by up to its rest, at both ends: the function's model must reach them all.
+
+    In programs the rest of an argument is a bound of rounding errors, far below the deviation of a parabola; here it
+    is as large as the linear part, so that a model that forgets it is false.
+    """
+    d, k, n, points = 3, 5, 40, 200
+    function, ball = (
+        ProductFunction(name),
+        UnitBall(d, norm, np.array([0]) if norm < math.inf else np.arange(d)),
+    )
+    c, L, B = DRAW.normal(size=n), 0.2 * DRAW.normal(size=(n, k)), 0.05 * DRAW.normal(size=(n, d, k))
+    B[:, :, :d] = (B[:, :, :d] + B[:, :, :d].swapaxes(1, 2)) / 2
+    rest = DRAW.uniform(0, 1, n) * DRAW.choice([0.0, 0.3, 1.0], n)
+    y = quadratic.SecondOrderModel(c, L, B, rest, np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2)))
+    u = DRAW.uniform(-1, 1, (points, k))
+    u[:, :d] /= np.maximum(1.0, np.linalg.norm(u[:, :d], norm, 1, keepdims=True))
+
+    def at(model: quadratic.SecondOrderModel) -> Array:
+        linear: Array = model.c + u @ model.L.T + np.einsum("pi,nij,pj->pn", u[:, :d], model.B, u)
+        return linear
+
+    values = at(y) + rest * DRAW.choice([-1.0, 0.0, 1.0], (points, n))
+    low, high = values.min(0), values.max(0)
+    for slope, bend in (
+        (DRAW.uniform(0.1, 1, n), np.zeros(n)),
+        (DRAW.normal(size=n), 0.2 * DRAW.normal(size=n)),
+        (function.curves[0].slopes((low,), (high,))[0][0], np.zeros(n)),
+    ):
+        made = quadratic.along(function, y, slope, bend, low, high, ball)
+        missed = np.abs(function.value(values) - at(made)) - made.rest
+        assert (missed <= 1e-9).all()
+
+
 @pytest.mark.parametrize(
     ("kind", "norm"),
     some(
