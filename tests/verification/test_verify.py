@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -602,3 +603,18 @@ def test_a_case_without_a_record_is_never_proved() -> None:
     assert verdict([], cases=0).answer == "unsat"
     assert verdict([first, second]).answer == "unsat"
     assert verdict([replace(first, status="interrupted")]).answer != "unsat"
+
+
+def test_a_black_box_is_searched_again_and_again() -> None:
+    """Only inputs in a square of side 3/100 are forbidden, and nothing leads there: a first round of 2,048 points misses it."""
+    calls = []
+
+    def answer(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        calls.append(len(x))
+        inside = (np.abs(x - 0.777) < 0.015).all(1)
+        return np.where(inside, -1.0, 1.0)[:, None]
+
+    net = hf.Network.from_callable(answer, shape=(2,))
+    found = verify(net, spec([0.0, 0.0], [1.0, 1.0], 1, "(<= Y_0 0.0)"))
+    assert found.answer == "sat"
+    assert len([count for count in calls if count > 1000]) > 1

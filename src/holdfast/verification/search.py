@@ -21,6 +21,9 @@ from holdfast.result import Traits
 # Between proofs, descend from this many points for this many steps (chosen by hand).
 DESCENT_POINTS, SHORT_DESCENT = 64, 12
 MOST_DESCENT_STEPS = 100  # Limit for the number of descent steps if there are fewer points (chosen by hand).
+# A black box is searched in cycles of this many rounds: in the whole box, then in smaller and smaller boxes around the
+# best point (chosen by hand).
+CYCLE_ROUNDS = 8
 NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
@@ -38,8 +41,8 @@ class Scatter(Method[SearchRound]):
     """Search each polytope of each row separately, from many points of the box at once.
 
     Each round descends from the best points, then the next round searches a smaller box around the best point
-    found. Without
-    gradients there is no descent: the boxes shrink more slowly, over more rounds.
+    found. Without gradients there is no descent: the boxes shrink more slowly, over the rounds of a cycle, and the
+    next cycle begins in the whole box again.
     """
 
     finds: ClassVar[str] = "witnesses"
@@ -53,11 +56,14 @@ class Scatter(Method[SearchRound]):
     steps: int = 30
     zoom: float = 1 / 16
     rounds: int = 1
+    cycles: int = 64  # of a black box; without a budget its search ends after these (chosen by hand)
 
     @staticmethod
     def closely(questions: int) -> "Scatter":
         """Return settings for a value that must be tight, not only its sign."""
-        return Scatter(places=1024, most=1024 * questions, numbers=2**22, downhill=16, steps=24, rounds=3)
+        return Scatter(
+            places=1024, most=1024 * questions, numbers=2**22, downhill=16, steps=24, rounds=3, cycles=2
+        )
 
     def obstacle(self, problem: Problem) -> str | None:
         return obstacle(problem)
@@ -71,12 +77,11 @@ class Scatter(Method[SearchRound]):
             rules.offset.shape[1]
         )
         boxes = batch.take(inside, each)
-        half = (boxes.upper / 2 - boxes.lower / 2) * (self.zoom if smooth else 0.5) ** state.number
+        turn = state.number if smooth else state.number % CYCLE_ROUNDS
+        half = (boxes.upper / 2 - boxes.lower / 2) * (self.zoom if smooth else 0.5) ** turn
         middle = boxes.centre if state.at is None else state.at
         around = (
-            boxes
-            if state.at is None
-            else Box.between(boxes.project(middle - half), boxes.project(middle + half))
+            boxes if turn == 0 else Box.between(boxes.project(middle - half), boxes.project(middle + half))
         )
         aims = margin_problem(
             problem.network,
@@ -98,10 +103,9 @@ class Scatter(Method[SearchRound]):
         found, score = descend_from(aims, tried, self.steps)
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
-        last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
-        return None if last else SearchRound(state.chance, state.number + 1, at), select_lowest(
-            problem, at, each, least
-        )
+        rounds = self.rounds if smooth else self.cycles * CYCLE_ROUNDS
+        following = SearchRound(state.chance, state.number + 1, at) if state.number + 1 < rounds else None
+        return following, select_lowest(problem, at, each, least)
 
 
 def obstacle(problem: Problem) -> str | None:
