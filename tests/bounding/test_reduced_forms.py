@@ -333,6 +333,26 @@ def test_forms_over_one_box_agree_with_all_noise_symbols() -> None:
     torch.testing.assert_close(ours[1], theirs[1], rtol=1e-9, atol=1e-12)
 
 
+def test_noise_symbols_grow_with_the_values_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fewer symbols than live values, order reduction would replace nearly all of them every time."""
+    monkeypatch.setattr(first_bounds, "NOISE_SYMBOLS", 50)
+    monkeypatch.setattr(first_bounds, "WALK_SHARE", 0.0)
+    model = Stack(nn.LSTM, 6, 4, gain=3.0).eval()
+    region, widths = one_frame(20, [0], 0.03), {}
+    for least in (0, first_bounds.NOISE_SYMBOLS_OF_A_LIVE_VALUE):
+        monkeypatch.setattr(first_bounds, "NOISE_SYMBOLS_OF_A_LIVE_VALUE", least)
+        graph = build(Network.from_torch(model), torch.zeros(1, 20, 3))
+        plan = plan_forms(graph)
+        assert plan is not None
+        assert plan.noise == max(50, least * plan.live)
+        row = 8 * first_bounds.COPIES_OF_A_FORM * plan.live
+        with memory_budget.within(row * plan.noise):
+            assert plan.noise_symbols(torch.device("cpu")) == (plan.noise if least else 50)
+            boxes = propagate_first(graph, region)
+        widths[least] = (boxes.upper[graph.output] - boxes.lower[graph.output]).max()
+    assert 5 * widths[first_bounds.NOISE_SYMBOLS_OF_A_LIVE_VALUE] < widths[0]
+
+
 def test_less_memory_means_fewer_noise_symbols_and_still_a_bound() -> None:
     _, graph = stack(nn.LSTM, 9, 2)
     plan = plan_forms(graph)

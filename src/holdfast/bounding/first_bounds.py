@@ -30,6 +30,10 @@ from holdfast.region import Region
 # Number of noise symbols that affine forms keep. With 1,500 an LSTM of 28 frames and two layers of 32 proves
 # nearly what it proves with all of its 5,500 (tuned on cert-rnn's practice images).
 NOISE_SYMBOLS = 1500
+# Least number of noise symbols for each value that is live at once: order reduction replaces a symbol for each
+# live value every time, and what must stay besides grows with them. Cert-rnn's LSTM with its second layer
+# stacked to seven (608 live values, 28 frames) proves nothing with 2.5 symbols for each, and with 3 or 4 it does.
+NOISE_SYMBOLS_OF_A_LIVE_VALUE = 4
 # Networks of layers wider than this keep to backward passes, since a form holds a number for every noise
 # symbol and every neuron (chosen by hand).
 WIDEST_LAYER = 4096
@@ -92,12 +96,13 @@ def _make_plan(graph: Graph) -> FormsPlan | None:
         return None
     if max(node.size for node in graph.nodes if node is not graph.entry) > WIDEST_LAYER:
         return None
-    walks = _work_of_walks(graph) <= WALK_SHARE * _work_of_forms(graph)
-    if walks and not gated:
-        return None
     order = consumer_first_order(graph)
     live = max(live_values(graph, order).values())
-    return FormsPlan(order, _noise_kept(graph), live, _depth(graph), walks)
+    noise = _noise_kept(graph, live)
+    walks = _work_of_walks(graph) <= WALK_SHARE * _work_of_forms(graph, noise)
+    if walks and not gated:
+        return None
+    return FormsPlan(order, noise, live, _depth(graph), walks)
 
 
 def _depth(graph: Graph) -> int:
@@ -119,14 +124,15 @@ def _work_of_walks(graph: Graph) -> int:
     return work
 
 
-def _work_of_forms(graph: Graph) -> int:
+def _work_of_forms(graph: Graph, noise: int) -> int:
     """Multiplications of affine forms, about: one for each noise symbol and value."""
-    return _noise_kept(graph) * sum(node.size for node in graph.nodes)
+    return noise * sum(node.size for node in graph.nodes)
 
 
-def _noise_kept(graph: Graph) -> int:
+def _noise_kept(graph: Graph, live: int) -> int:
+    """How many noise symbols forms keep: enough for what is live at once, and never more than arise."""
     relaxed = sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
-    return min(NOISE_SYMBOLS, graph.entry.size + relaxed)
+    return min(max(NOISE_SYMBOLS, NOISE_SYMBOLS_OF_A_LIVE_VALUE * live), graph.entry.size + relaxed)
 
 
 def forms_for(graph: Graph, boxes: Boxes, order: Sequence[Node]) -> ZonotopePropagation | None:

@@ -15,7 +15,8 @@ nothing there (`_loss`). S is chosen for every row of the batch by itself.
 
 Cost. With at most `most` noise symbols, every node costs at most `most` times its size in time, and only live
 nodes are stored. `consumer_first_order` keeps few nodes of a recurrent network alive: all layers of one frame
-come before the next frame. So time is linear in frames and in layers, and memory grows with the layers only.
+come before the next frame. So, for a given `most`, time is linear in frames and in layers, and memory grows
+with the layers only. (`first_bounds` lets `most` grow with the number of live values of deep networks.)
 
 Inputs. A noise symbol for an input is introduced where the input is first read. Copies of one input that are
 read by different nodes get symbols of their own, which is sound: both have the value of that input.
