@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 from cli_workshop import WORDS, Ask
+from rich.console import Console
 
 import holdfast as hf
-from holdfast.cli.demo import QUESTIONS, _clear
+from holdfast.cli.demo import QUESTIONS, _clear, words_entry
+from holdfast.cli.monitor.scores import show_scores
 from holdfast.commands import radius
 from holdfast.commands.answers import likeliest
 from holdfast.commands.options import ModelOptions
 from holdfast.commands.radius import Radius
+from holdfast.formatting import format_percent
 from holdfast.question import Question, plain
 from holdfast.store import FILE, SALIENCY, Store
 
@@ -221,3 +224,16 @@ def test_an_earlier_demo_is_cleared_away(tmp_path: Path) -> None:
         Store.create(tmp_path / name, Question(options=plain(question.as_json()))).close()
         _clear(tmp_path / name, question)
         assert not (tmp_path / name / FILE).exists()
+
+
+def test_the_words_of_the_demo_name_the_weakest_of_all() -> None:
+    shown = show_scores("helpdesk", None, "final", 12, None, Console(quiet=True))
+    entry = words_entry(shown)
+    assert len(entry.sentences) == len(shown) > 1
+    lowest = min(one.scores.lowest for one in shown)
+    weak = next(one for one in shown if one.scores.lowest == lowest)
+    assert weak.words is not None
+    assert repr(weak.words[weak.scores.least]) in entry.answer
+    assert f"{format_percent(1 - lowest)} of the time" in entry.answer
+    assert f"{lowest:.2f}" in "".join(entry.sentences)
+    assert "proved by enumeration" in entry.headline

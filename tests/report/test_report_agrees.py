@@ -24,12 +24,13 @@ from holdfast.report import card
 from holdfast.report.answers import answer_table
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render, thumbnails
-from holdfast.report.compare_table import run_table
+from holdfast.report.compare_table import comparison_sentence, run_table
 from holdfast.report.gate import Rules, gate
 from holdfast.report.heat_map import Heat
-from holdfast.report.index import write_index
+from holdfast.report.index import comparison_entry, word_scores, write_index
 from holdfast.report.page import render_pages
 from holdfast.report.pairing import load
+from holdfast.report.plots import canvas, curves, two_bands
 from holdfast.report.plots.convergence import followed_inputs, mean_over_time
 from holdfast.report.question import command_line, preparation
 from holdfast.report.summary import rows_of, totals_of
@@ -357,6 +358,42 @@ def test_one_page_leads_to_the_reports_of_several_runs(new_store: NewStore, tmp_
     ]
     assert "two <runs>" in document.text
     assert "first & best" in document.text
+    assert (
+        sum(link.startswith("data:image/png") for link in document.links) >= 4
+    )  # inputs and counterexamples
+    assert "counterexample" in document.text
+    assert "share-of-run-0" in index.read_text()
+
+
+def test_the_index_compares_runs_in_a_sentence_and_a_chart(new_store: NewStore, tmp_path: Path) -> None:
+    stores = [made(new_store, "radius"), made(new_store, "radius")]
+    found = compare([load(store, name) for store, name in zip(stores, ("old", "<new>"), strict=True)])
+    entry = comparison_entry("old and new", found, "how to read it", "compare.html")
+    index = write_index("all", [], tmp_path / "index.html", [entry])
+    document = Document(index.read_text())
+    assert comparison_sentence(found) in document.text
+    assert "compare.html" in document.links
+    assert "<new>" not in index.read_text()
+    for colour in (curves.COLOURS[0], curves.COLOURS[1]):
+        assert colour in index.read_text()
+
+
+def test_words_on_the_index_are_shaded_by_their_scores() -> None:
+    shown = word_scores([("<the>", None), ("film", 1.0), ("was", 0.0), ("good", 0.5)], "good & bad")
+    assert shown == (
+        '&lt;the&gt; <b class="h0">film <small>1.00</small></b> <b class="h9">was <small>0.00</small></b> '
+        '<b class="h5">good <small>0.50</small></b> → good &amp; bad'
+    )
+
+
+def test_before_and_after_have_colours_that_mean_nothing_else() -> None:
+    """Blue, orange and green mean proved, witnessed and estimated on every page."""
+    one = Bracket(proof(1.0), witness(2.0))
+    drawn = two_bands.draw([one], [one], 0.5).lower()
+    assert curves.COLOURS[0] in drawn
+    assert curves.COLOURS[1] in drawn
+    for reserved in (canvas.PROVED, canvas.WITNESSED, canvas.ESTIMATED):
+        assert reserved not in drawn
 
 
 def test_a_bound_that_is_only_known_to_be_positive_sorts_as_one(new_store: NewStore) -> None:

@@ -1,7 +1,9 @@
 """`holdfast demo`: three networks that read digits, one of them hardened, and one that reads words."""
 
 import contextlib
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -9,15 +11,19 @@ from rich.text import Text
 
 from holdfast.cli.commands.harden import Harden
 from holdfast.cli.harden import BANDS, COMPARED, HELD, harden_into
-from holdfast.cli.monitor.scores import show_scores
+from holdfast.cli.monitor.scores import ShownScores, evidence_words, show_scores
 from holdfast.cli.run import begin
+from holdfast.cli.views.compare import open_runs
 from holdfast.commands.options import ModelOptions
 from holdfast.commands.radius import Radius
 from holdfast.errors import StoreError
+from holdfast.files import read_json
+from holdfast.formatting import format_percent
 from holdfast.hardening.folder import TOLD, WEIGHTS
 from holdfast.question import plain
 from holdfast.report import write_report
-from holdfast.report.index import write_index
+from holdfast.report.compare import compare as compare_runs
+from holdfast.report.index import IndexEntry, comparison_entry, word_scores, write_index
 from holdfast.store import FILE, Store
 from holdfast.store.lease import FILE as LEASE
 
@@ -55,6 +61,8 @@ QUESTIONS = (
     ),
 )
 HARDENED = "hardened"
+HARDENED_TITLE = "The same LSTM, hardened: a short training with bounds in the loss, before and after"
+WORDS_TITLE = "An LSTM that reads words: on which word does each answer depend?"
 HARDEN = Harden(
     ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"),
     f"{DATA}:training_rows",
@@ -75,32 +83,67 @@ def demo(folder: Path, console: Console) -> None:
         begin(question, run, console)
         with Store.read(run) as store:
             write_report(store, run / "report.html")
-    console.rule(
-        Text(
-            "The same LSTM, hardened: half a minute of training with bounds in the loss, before and after",
-            "bold",
-        )
-    )
+    console.rule(Text(HARDENED_TITLE, "bold"))
     _clear_hardened(folder / HARDENED)
     with contextlib.suppress(SystemExit):  # Exit code 1: no improvement; the last line says so.
         harden_into(HARDEN, folder / HARDENED, console)
-    console.rule(Text("An LSTM that reads words: on which word does each answer depend?", "bold"))
-    show_scores("helpdesk", None, "final", None, None, console)
+    console.rule(Text(WORDS_TITLE, "bold"))
+    shown = show_scores("helpdesk", None, "final", None, None, console)
     console.rule(Text("done", "bold"))
     console.print(
         f"{time.monotonic() - began:.0f} s. Lower bounds are proved; upper bounds have a counterexample that "
         "you can look at."
     )
     index = write_index(
-        "Three networks that read digits",
+        "Three networks that read digits, one of them hardened, and one that reads words",
         [(title, folder / name) for name, title, _ in QUESTIONS],
         folder / "index.html",
+        [*_hardened_entries(folder / HARDENED), words_entry(shown)],
     )
     console.print(f"open this first: {index.resolve()}", soft_wrap=True, highlight=False)
     console.print(
         f"before and after hardening: {(folder / HARDENED / BANDS).resolve()}",
         soft_wrap=True,
         highlight=False,
+    )
+
+
+def _hardened_entries(run: Path) -> list[IndexEntry]:
+    """The comparison of the network before and after hardening; none if it was interrupted."""
+    if not (run / COMPARED).exists():
+        return []
+    found = compare_runs(open_runs([run / "before", run / "after"]))
+    told = read_json(run / TOLD, "Run the demo again.")
+    headline = f"{told['verdict']} Solid: certified at this radius; dotted: not shown to break."
+    return [comparison_entry(HARDENED_TITLE, found, headline, f"{run.name}/{COMPARED}")]
+
+
+def words_entry(shown: Sequence[ShownScores]) -> IndexEntry:
+    """The sentences with the score of each word, and in words the weakest of them."""
+    sentences, weakest = [], (math.inf, "", "")
+    for one in shown:
+        words = one.words or ()
+        scored = [
+            None if math.isnan(score) or not free else score
+            for score, free in zip(one.scores.values.tolist(), one.scores.attackable.tolist(), strict=True)
+        ]
+        sentences.append(word_scores(list(zip(words, scored, strict=True)), one.answer))
+        for word, score in zip(words, scored, strict=True):
+            if score is not None and score < weakest[0]:
+                weakest = (score, word, one.answer)
+    score, word, answer = weakest
+    return IndexEntry(
+        WORDS_TITLE,
+        f"The answer that depends most on one word is {answer!r}: replacing {word!r} at random by one of its "
+        f"substitutes or itself changes it {format_percent(1 - score)} of the time."
+        if sentences and word
+        else "No word has a substitute.",
+        "Of the test sentences, the one with the lowest score for each answer. The number after a word is the "
+        "probability that the final answer stays when that word is replaced at random by one of its substitutes "
+        "or itself; darker is less robust, words without a number have no substitutes. Evidence: "
+        f"{evidence_words(shown[0].scores.evidence)}. The command 'holdfast monitor score helpdesk' prints the "
+        "same.",
+        sentences=sentences,
     )
 
 

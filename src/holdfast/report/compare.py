@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from holdfast.errors import BadInput
-from holdfast.report.packed_rows import bounds_of
+from holdfast.report.packed_rows import SelectedRows, bounds_of
 from holdfast.report.pairing import Pairs, Run, pair_rows, usual_radii
 from holdfast.report.question import setting
 from holdfast.report.summary import InputRow, is_unbreakable, mean_of
@@ -117,6 +117,12 @@ class Comparison:
     @property
     def labelled(self) -> bool:
         return all(run.labelled for run in self.runs)
+
+    @property
+    def measured_columns(self) -> list[SelectedRows]:
+        """The rows of each run, without the inputs that some run had no time to measure."""
+        measured = [place for place, pair in enumerate(self.pairs) if all(row.measured for row in pair)]
+        return [SelectedRows(column, measured) for column in self.pairs.columns]
 
 
 def compare(

@@ -11,7 +11,6 @@ from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
 from holdfast.report.compare_table import comparison_sentence, explain_numbers, pair_table, run_table
-from holdfast.report.packed_rows import SelectedRows
 from holdfast.report.plots import curves
 from holdfast.report.question import class_list, command_line, displayed_settings, preparation
 from holdfast.report.sentence import sentences
@@ -52,13 +51,11 @@ def thumbnails(store: Store) -> dict[int, Markup]:
 
 def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> str:
     """Return the page. pictures: thumbnails of the inputs of the first run by index."""
-    columns = found.pairs.columns
     names = [side.name for side in found.sides]
     quantity = found.sense.quantity
     question = found.runs[0].question
     norm = question.asked.norm
-    measured = [place for place, pair in enumerate(found.pairs) if all(row.measured for row in pair)]
-    drawn = [SelectedRows(column, measured) for column in columns]
+    drawn = found.measured_columns
     rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
         answer=comparison_sentence(found),

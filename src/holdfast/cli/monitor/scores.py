@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ KINDS = {
 # ---- score
 
 
+@dataclass(frozen=True)
+class ShownScores:
+    """One sequence that was shown: its words (or None), their scores, and the answer of the network."""
+
+    words: tuple[str, ...] | None
+    scores: Scores
+    answer: str
+
+
 def show_scores(
     folder: str,
     text: str | None,
@@ -55,18 +65,27 @@ def show_scores(
     how: ReadSettings = PLAIN,
     *,
     trust: bool = False,
-) -> None:
+) -> list[ShownScores]:
+    """Print the scores of each sequence of a text or file; without one, the weakest for each answer.
+
+    Returns what was printed.
+    """
     steps = steps_of(k)
     opened = open_monitor(folder, partial(line, console, "note"), device, trust=trust)
     rows = _read_requests(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
     said = [opened.name_of(int(first.labels[-1])) for first in now]
+    shown: list[ShownScores] = []
     for place in range(len(found)) if text is not None else _shakiest(found, said):
         pieces = rows.names[place].split() if rows.pieces is None else rows.pieces[place]
-        _show(pieces, rows.names[place], found[place], said[place], opened, console)
+        words = found[place].words
+        own = words if words is None or len(pieces) != len(found[place]) else tuple(pieces)
+        shown.append(ShownScores(own, found[place], said[place]))
+        _show(shown[-1], rows.names[place], opened, console)
     print_notes(opened.monitor.net, console)
     _legend(found[0], console)
+    return shown
 
 
 def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
@@ -76,15 +95,11 @@ def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
     return sorted(first.values())
 
 
-def _show(
-    pieces: Sequence[str], name: str, scores: Scores, said: str, opened: OpenedMonitor, console: Console
-) -> None:
-    if scores.words is None:
-        console.print(_frames(scores, f"{name}: {said}", opened))
+def _show(shown: ShownScores, name: str, opened: OpenedMonitor, console: Console) -> None:
+    if shown.words is None:
+        console.print(_frames(shown.scores, f"{name}: {shown.answer}", opened))
         return
-    console.print(
-        _sentence(scores, pieces if len(pieces) == len(scores) else scores.words, said), soft_wrap=True
-    )
+    console.print(_sentence(shown.scores, shown.words, shown.answer), soft_wrap=True)
 
 
 def steps_of(text: str) -> Steps:

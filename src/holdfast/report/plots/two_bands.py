@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from holdfast.report.plots.canvas import INK, PROVED, STYLE, WITNESSED
+from holdfast.report.plots.canvas import INK, STYLE
+from holdfast.report.plots.curves import COLOURS
 from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Bracket
 
@@ -34,7 +35,7 @@ def draw(
         axes = figure.add_subplot()
         every = [end for b in (*before, *after) for end in (b.lower.value, b.upper.value) if np.isfinite(end)]
         top = 1.05 * max([*every, at or 0.0, 1e-9])
-        for name, brackets, colour in (("before", before, WITNESSED), ("after", after, PROVED)):
+        for name, brackets, colour in (("before", before, COLOURS[0]), ("after", after, COLOURS[1])):
             ends = (
                 np.array(sorted((b.lower.value, b.upper.value) for b in brackets)).clip(0, top).reshape(-1, 2)
             )
