@@ -183,3 +183,12 @@ def test_what_is_not_found_out_in_time_is_said(ask: Ask, monkeypatch: pytest.Mon
     assert "model lstm.onnx" in seen
     assert any("not determined within 20 s: how proofs are made" in line for line in seen)
     assert any(line.startswith("| certify ") and line.endswith("| not determined in time |") for line in seen)
+
+
+def test_a_tier_whose_turn_never_came_is_not_measured() -> None:
+    """Tier fast used all the time: nothing is known of tier tight, and no number is shown."""
+    cost = Cost("tight", None, 2**28, measured=5e-5)
+    assert (model.measured_text(cost), model.seconds_text(cost)) == (
+        "not measured: no time was left",
+        "unknown",
+    )

@@ -136,8 +136,14 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
     return True
 
 
+# Shorter measurements say nothing: the tier's turn came when the time was over (chosen by hand).
+LEAST_MEASURED_SECONDS = 0.05
+
+
 def measured_text(cost: Cost) -> str:
     """What was run and how long it took."""
+    if cost.seconds is None and cost.measured < LEAST_MEASURED_SECONDS:
+        return "not measured: no time was left"
     took = f"{_short_seconds(cost.measured)} s"
     if cost.complete:
         return f"a whole search: {took}"
@@ -148,6 +154,8 @@ def measured_text(cost: Cost) -> str:
 
 def seconds_text(cost: Cost) -> str:
     """The seconds of a whole search, marked if they are extrapolated."""
+    if cost.seconds is None and cost.measured < LEAST_MEASURED_SECONDS:
+        return "unknown"
     if cost.seconds is None:
         return f"more than {_short_seconds(cost.measured)} s"
     return f"{'' if cost.complete else 'about '}{_short_seconds(cost.seconds)} s"
