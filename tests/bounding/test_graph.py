@@ -72,6 +72,9 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "padding with infinity": (lambda h: F.max_pool1d(F.pad(h.unsqueeze(1), (1, 0), value=-torch.inf), 2).flatten(1), "padding with -inf"),
     "short integers": (lambda h: (3 * h).to(torch.int8).to(h.dtype), "torch.int8"),
     "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int16)).to(h.dtype), "torch.int16"),
+    "short integers from truth values": (lambda h: (-(h > 9).to(torch.uint8)).to(h.dtype), "torch.uint8"),
+    "multiples of integers from truth values": (
+        lambda h: ((h > 9).int() * 2**30 * 4).to(h.dtype), "of integers that depend"),
     "products of integers": (lambda h: (h.long() * h.long()).to(h.dtype), "of integers that depend"),
     "equal numbers": (lambda h: (h == 0.5).to(h.dtype), "equality is bounded for integers"),
     "class of many": (lambda h: h.repeat(1, 20).argmax(1, keepdim=True).to(h.dtype), "2 to 64 values"),

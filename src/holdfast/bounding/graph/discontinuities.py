@@ -228,7 +228,8 @@ def cast_to_integers(graph: Graph, call: OperatorCall, kind: torch.dtype) -> Any
     `IntegerRange` has infinite bounds.
     """
     node, own = call.args[0], call.types[0] if call.types else None
-    if own == torch.bool or own == kind:
+    whole = kind in (torch.bool, torch.int32, torch.int64)  # shorter integers wrap around soon
+    if own == kind or (own == torch.bool and whole):
         return node
     if (
         kind == torch.bool

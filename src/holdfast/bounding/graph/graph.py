@@ -361,7 +361,9 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
             "Attacks, sampling and all black-box methods still work; to add one, see docs/extending.md."
         )
     types = tuple(_traced_type(argument) for argument in node.args)
-    if graph.makes_integers and node.target not in INTEGERS and any(map(is_integer, types)):
+    # A result that is an integer may wrap around, whatever its operands were made from.
+    checked = graph.makes_integers or is_integer(_traced_type(node))
+    if checked and node.target not in INTEGERS and any(map(is_integer, types)):
         raise UnsupportedLayer(
             f"layer {name}: {node.target} of integers that depend on the input has no bound here; attacks still work."
         )
