@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from holdfast.attacks.unit_box import BoxMap, box_map_of
 from torch import Tensor
 
 import holdfast as hf
@@ -28,6 +27,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
+from holdfast.region.unit_box import BoxMap
 from holdfast.result import Key
 
 
@@ -106,7 +106,7 @@ def searched(
         keys = tuple(Key(first + i) for i in range(len(part)))
         prop = Robustness(label[first : first + len(part)])
         problem = Problem(net, Ball(part, radius, math.inf, net.domain), prop, "worst", keys)
-        box = box_map_of(problem.region)
+        box = problem.region.box_map()
 
         def objective(t: Tensor, problem: Problem = problem, box: BoxMap = box) -> Tensor:
             counted.count(t)

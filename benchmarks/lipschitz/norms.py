@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from holdfast.attacks.unit_box import box_map_of
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -198,7 +197,7 @@ def nested_search(problem: Problem, evaluations: int) -> Tensor:
     points = []
     for row in range(len(problem)):
         one = problem.take(torch.tensor([row]))
-        box = box_map_of(one.region)
+        box = one.region.box_map()
         base, noise = float(one.score(one.region.centre)), float(score_noise(one))
         best, kept = 0.0, one.region.centre
 

@@ -475,7 +475,7 @@ def test_what_it_cannot_do_it_says() -> None:
     assert Branch().obstacle(problem) is None
     ball = replace(problem, region=Ball(x, torch.zeros(2), 2, UNIT))
     assert "how many units" in str(Branch().obstacle(ball))
-    assert "how many units" in str(Branch().obstacle(replace(problem, goal="worst")))
+    assert "bounds radii, not worst scores" in str(Branch().unfit(replace(problem, goal="worst")))
     custom = replace(problem, property=Custom(lambda z: z[..., 0]))
     assert "linear rows" in str(Branch().obstacle(custom))
     black_box = Network.from_callable(lambda v: model(torch.as_tensor(v)).detach().numpy(), domain=(0, 1))

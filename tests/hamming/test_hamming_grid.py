@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -343,7 +342,7 @@ def test_a_map_is_made_piece_by_piece_and_what_is_not_known_yet_is_blank(
     model, x = random_network(1, (1, 4, 4)), inputs(1, 3, (1, 4, 4))
     whole, net = saliency(network(model), x), network(model)
     monkeypatch.setattr("holdfast.region.unit_choices.QUERY_NUMBERS", 16 * 5)  # five inputs in a piece
-    monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 2)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 2)
     seen: list[Tensor] = []
     method, problem = Saliency(), saliency_problem(net, x)
     state: Any = method.start(problem, 0)
@@ -418,7 +417,7 @@ def test_a_budget_leaves_a_coarse_map_of_the_whole_picture(monkeypatch: pytest.M
     net = network(model)
     whole = saliency(net, x)
     monkeypatch.setattr("holdfast.region.unit_choices.QUERY_NUMBERS", 64 * 8)  # eight inputs in a piece
-    monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 1)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 1)
     problem = saliency_problem(net, x)
     records = solve([problem], [Saliency()], Stop(queries=33))  # of each input; a unit takes two
     found = torch.stack([record.aside["saliency"] for record in records])[:, 0]
@@ -441,7 +440,7 @@ def test_a_unit_of_which_one_value_was_asked_is_not_measured(monkeypatch: pytest
     monkeypatch.setattr(
         "holdfast.region.unit_choices.QUERY_NUMBERS", 4 * 3
     )  # three changes: a unit and a half
-    monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 1)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 1)
     problem = saliency_problem(network(model), x)
     _, claims = Saliency().step(problem, Saliency().start(problem, 0))
     assert int((~claims.aside["saliency"].isnan()).sum()) == 1

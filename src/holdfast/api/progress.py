@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.api.terminal import ProgressConsole
 from holdfast.errors import BadInput
 from holdfast.solver import Progress
 
@@ -93,6 +92,7 @@ def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, st
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
+        from holdfast.api.terminal import ProgressConsole
     except ImportError:  # The library works without rich.
         yield None
         return
