@@ -1,8 +1,10 @@
 """Affine forms with few noise symbols: sound for every point, accurate over many steps, linear in the depth."""
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from bounds_regions import seeded
 from torch import Tensor, nn
 
 import holdfast as hf
+from clocks import TestClock
 from holdfast import memory_budget
 from holdfast.bounding import crown, crown_with_fixed_bounds, first_bounds
 from holdfast.bounding.first_bounds import plan_forms, propagate_first
@@ -316,6 +319,43 @@ def test_a_long_network_is_certified_and_no_attack_breaks_it() -> None:
     others = [[j for j in range(3) if j != k] for k in y.tolist()]
     rows = torch.stack([r[o] for r, o in zip(rows, others, strict=True)])
     assert (worst_points(model, box, rows, seed=2) > 0).all()
+
+
+@pytest.mark.parametrize("method", [hf.certify.Certify(), hf.certify.Tighten(steps=1)], ids=["fast", "tight"])
+def test_a_budget_that_ends_early_keeps_what_forms_proved(
+    method: hf.Method[Any], still_clock: TestClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass of bounds takes a second, so 2.5 s end in the third; the search needs more."""
+    passes = []
+
+    def propagate_in_a_second(*arguments: Any) -> crown.Boxes:
+        boxes = propagate_first(*arguments)
+        still_clock.advance(1.0)
+        passes.append(boxes.region.enclosing_box())
+        return boxes
+
+    monkeypatch.setattr("holdfast.certify.certify.propagate_first", propagate_in_a_second)
+    monkeypatch.setattr(first_bounds, "WALK_SHARE", 0.0)
+    model, _ = stack(nn.LSTM, 8, 2)
+    net = hf.Network.from_torch(model.float())
+    x = torch.randn((1, 8, 3), generator=seeded(5))
+    found, seconds = [], (2.5, 100)
+    for stop in seconds:
+        passes.clear()
+        [bracket] = hf.radius(
+            net, x, net(x).argmax(1), frames=0, methods=[method], stop=hf.Stop(seconds=stop)
+        )
+        found.append((bracket, len(passes)))
+    (early, few), (whole, many) = found
+    assert few == 3
+    assert many > few
+    assert 0 < early.lower.value <= whole.lower.value
+    assert early.lower.evidence.kind == "proved"
+    forms = early.lower.evidence.settings["intermediate_bounds"]
+    assert re.fullmatch(r"affine forms with \d+ noise symbols", str(forms))
+    tight = isinstance(method, hf.certify.Tighten)
+    assert ("were not begun" in early.note) == tight
+    assert "were not begun" not in whole.note
 
 
 def test_forms_over_one_box_agree_with_all_noise_symbols() -> None:

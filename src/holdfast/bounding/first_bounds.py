@@ -87,6 +87,15 @@ def plan_forms(graph: Graph) -> FormsPlan | None:
     return _plans[graph]
 
 
+def describe_forms(graph: Graph) -> str:
+    """Which affine forms `propagate_first` uses in the memory there is, for a record; empty if it uses none."""
+    plan = plan_forms(graph)
+    noise = 0 if plan is None else plan.noise_symbols(graph.device)
+    if plan is None or noise == 0:
+        return ""
+    return f"affine forms with {noise} noise symbols" + " and backward passes" * plan.walks
+
+
 def _make_plan(graph: Graph) -> FormsPlan | None:
     kinds = {type(node.relaxation) for node in graph.nodes if isinstance(node, Relaxed)}
     gated = bool(kinds & {SigmoidTimes, SigmoidTanh}) or {Sigmoid, Product} <= kinds

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from holdfast import batch, memory_budget, time_limit
 from holdfast.bounding.crown import least_bytes, lower_bound, reusable_nodes
-from holdfast.bounding.first_bounds import plan_forms, propagate_first
+from holdfast.bounding.first_bounds import describe_forms, plan_forms, propagate_first
 from holdfast.bounding.graph.equivalence_check import values
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
@@ -257,7 +257,9 @@ class Certify(Method[RadiusSearch]):
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
-            return Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS)
+            forms = describe_forms(graph_of(problem))
+            settings = {"intermediate_bounds": forms} if forms else {}
+            return Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings)
         return Claims(proved=proved, assumptions=AS_EXECUTED, checks=CHECKS, dtype=str(problem.network.dtype))
 
 

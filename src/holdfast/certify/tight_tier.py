@@ -51,6 +51,10 @@ from holdfast.result import Traits
 # A phase gains something if it raises a bound by more than this share of it; smaller gains are rounding
 # (chosen by hand).
 RELATIVE_GAIN = 1e-6
+TIME_ENDED_EARLY = (
+    "the time ended during the search by linear bounds in closed form; the techniques of tier tight that prove "
+    "more were not begun"
+)
 
 
 @dataclass(frozen=True)
@@ -181,6 +185,8 @@ class Tighten(Method[TightState]):
         if found.finished:
             notes += self._omissions(problem, phase)
             after = self.begin_next_phase(problem, after)
+        elif isinstance(phase, ClosedFormBounds) and time_limit.has_expired():
+            notes.append(TIME_ENDED_EARLY)
         claims = found.claims or Claims(proved=found.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         obstacle = self._obstacle(problem, state, after, finished=found.finished)
         return after, replace(claims, obstacle=obstacle, fallback="; ".join(notes))
