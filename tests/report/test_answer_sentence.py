@@ -1,6 +1,7 @@
 """The first line of the page: one sentence that answers the question, the same words for every view."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -284,3 +285,21 @@ def test_the_colours_of_runs_mean_nothing_else() -> None:
     for colour in curves.COLOURS:
         assert contrast(colour, "#ffffff") >= 3, colour
         assert contrast(colour, "#1c2026") >= 3, colour
+
+
+def test_only_an_input_that_breaks_the_property_is_called_a_counterexample(
+    new_store: NewStore, tmp_path: Path
+) -> None:
+    worst = write_report(made(new_store, "worst"), tmp_path / "worst.html").read_text()
+    assert '<th scope="col">worst input found</th>' in worst
+    assert '<th scope="col">counterexample</th>' not in worst
+    radius = write_report(made(new_store, "radius"), tmp_path / "radius.html").read_text()
+    assert '<th scope="col">counterexample</th>' in radius
+
+
+def test_a_single_changed_unit_is_named_in_the_singular(new_store: NewStore, tmp_path: Path) -> None:
+    store = made(new_store, "testgen")
+    store.write([record(k, 0.0, 0.0 if k < 2 else math.inf) for k in range(3)])
+    text = Document(write_report(store, tmp_path / "r.html").read_text()).text
+    assert re.search(r"inputs that change 1 (pixel|unit);", text), text[:400]
+    assert "1 to 1" not in text

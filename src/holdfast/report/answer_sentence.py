@@ -418,7 +418,7 @@ def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> st
     if sizes:
         few, many = format_nearest(min(sizes)), format_nearest(max(sizes))
         span = few if few == many else f"{few} to {many}"
-        changes = f" by inputs that change {span} {_units(question, rows)}"
+        changes = f" by inputs that change {span} {_units(question, rows, only=span)}"
     missing = count - len(reached)
     rest = f"; {missing} not reached, which does not prove that they cannot be" if missing else ""
     cut = f" ({unfinished} of these not searched to the end)" if unfinished else ""
@@ -428,9 +428,10 @@ def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> st
     )
 
 
-def _units(question: Question, rows: Sequence[InputRow]) -> str:
+def _units(question: Question, rows: Sequence[InputRow], only: str = "") -> str:
+    """What changes, in the plural unless there is only '1'."""
     unit = question.asked.unit or ("pixel" if _is_image(rows) else "unit")
-    return f"{unit}s"
+    return unit if only == "1" else f"{unit}s"
 
 
 def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:

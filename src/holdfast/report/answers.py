@@ -300,10 +300,11 @@ def _tests(store: Store) -> AnswerTable:
         [shorten(layer), str(wanted), str(reached), str(wanted - reached - open_), str(open_)]
         for layer, (wanted, reached, open_) in layers.items()
     ]
-    changes = f"; they change {format_nearest(fewest)} to {format_nearest(many)} units" if tests else ""
+    span = format_nearest(many) if fewest == many else f"{format_nearest(fewest)} to {format_nearest(many)}"
+    changes = f"; they change {span} unit{'' if span == '1' else 's'} each" if tests else ""
     hint = (
         "A coverage item is a behaviour of a neuron (see the question) that no given input shows. "
-        f"{len(tests)} new inputs reach the "
+        f"{len(tests)} new input{' reaches' if len(tests) == 1 else 's reach'} the "
         f"reached items{changes}. Each was replayed through the network. Items that were not "
         "reached are not proved unreachable. "
         "tests.npz in the folder of the run holds the new inputs that are needed, in a form that "

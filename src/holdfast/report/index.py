@@ -118,7 +118,7 @@ def _figures(part: QuestionPart, question: Question) -> list[tuple[str, Markup]]
     rounded = format_upper(end) if part.sense.rises else format_lower(end)
     shown = [
         (f"input {chosen.name}", line.pictures.input, ""),
-        ("counterexample", line.pictures.witness, f"{part.sense.quantity} {rounded}"),
+        (part.sense.found, line.pictures.witness, f"{part.sense.quantity} {rounded}"),
         ("change", line.pictures.change, ""),
     ]
     return [

@@ -16,6 +16,8 @@ class Quantity:
     vice versa.
     shown     the evidence of the other bound. missing: the phrase for an unknown one.
     zero      whether proved means above zero; else it means that the proved bound is known.
+    found     the input behind the other bound: a counterexample breaks the property, the input of a score need
+    not.
     """
 
     quantity: str
@@ -25,6 +27,7 @@ class Quantity:
     shown: str = "witnessed"
     missing: str = "no witness"
     zero: bool = True
+    found: str = "counterexample"
 
     def proved_bound(self, bracket: Bracket) -> Bound:
         return bracket.lower if self.rises else bracket.upper
@@ -45,10 +48,14 @@ class Quantity:
 RADIUS = Quantity("radius", "the radius")
 QUANTITIES = {  # In the order of a page.
     "radius": RADIUS,
-    "worst": Quantity("worst score", "the worst score", "above"),
-    "smallest": Quantity("smallest value", "the smallest value", "above", zero=False),
-    "largest": Quantity("largest value", "the largest value", "below", rises=False, zero=False),
-    "steepness": Quantity("steepness", "how steep: Q", "at most", rises=False, zero=False),
+    "worst": Quantity("worst score", "the worst score", "above", found="worst input found"),
+    "smallest": Quantity("smallest value", "the smallest value", "above", zero=False, found="input found"),
+    "largest": Quantity(
+        "largest value", "the largest value", "below", rises=False, zero=False, found="input found"
+    ),
+    "steepness": Quantity(
+        "steepness", "how steep: Q", "at most", rises=False, zero=False, found="input found"
+    ),
     "probability": Quantity(
         "probability",
         "the probability that the answer stays",

@@ -147,6 +147,7 @@ class Detail {
   }
   /* The most likely classes before and after, from data-a: class, percent, output; before; after. */
   answers(row) {
+    const found = this.paged.table.tHead.rows[0].cells[2].textContent;
     const box = element("div", "two"), names = JSON.parse(this.paged.table.dataset.names || "{}");
     for (const [place, side] of (row.dataset.a || "").split(";").entries()) {
       if (!side) continue;
@@ -164,8 +165,8 @@ class Detail {
         name.append(bar);
         line.append(name, element("td", "n", `${percent} %`), element("td", "n", output));
       }
-      table.setAttribute("aria-label", place ? "most likely classes at the counterexample" : "most likely classes at the input");
-      figure.append(element("figcaption", "", `prediction at the ${place ? "counterexample" : "input"}`), table);
+      table.setAttribute("aria-label", `most likely classes at the ${place ? found : "input"}`);
+      figure.append(element("figcaption", "", `prediction at the ${place ? found : "input"}`), table);
       box.append(figure);
     }
     return box;
