@@ -653,7 +653,7 @@ def _step_in_turn(
     """Step the methods in turn until all are done or the budget is used up; return which. Closed rows are
     left out.
 
-    Cheap steps come first: methods that decide rows exactly with few queries, then the openings of attacks. Only then
+    Cheap steps come first: methods that decide rows exactly with few queries, then the openings of methods. Only then
     the methods are examined that need the graph of the network. Methods with long steps begin when the others are
     done.
     """

@@ -11,7 +11,7 @@ Assumption: the network answers a sentence the same way every time (`network.sta
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -27,26 +27,41 @@ from holdfast.result import Goal, Traits
 ASSUMPTIONS = ("every allowed sentence was queried, in the network's own arithmetic",)
 
 
+# Sentences with one more replaced word are queried before attacks and proofs begin while those of all inputs of a batch
+# take at most this many multiply-adds. Chosen by hand: tens of CPU-seconds on one core, in which linear bounds
+# of a single sentence of a transformer with two layers, 32 wide, were not finished.
+FIRST_PRODUCTS = 2**38
+# A sentence counts at least as so many multiply-adds: writing it down takes as long (chosen by hand).
+LEAST_PRODUCTS = 2**18
+# Sentences of one step, after which other methods and the budget have their turn; a step holds at least one input
+# (chosen by hand).
+SENTENCES_IN_STEP = 2**15
+
+
 @dataclass(frozen=True)
 class EnumerationState:
-    """The state of the enumeration: all sentences with up to `count` replaced words were queried; rows in
-    `open` kept their class.
+    """The state of the enumeration: all sentences with fewer than `count` replaced words were queried, and those with
+    `count` of them for the rows that are open and not waiting.
     """
 
     count: int
-    open: Tensor  # (batch,) bool
+    open: Tensor  # (batch,) bool: the rows that kept their class so far and have more sentences
+    waiting: tuple[int, ...]  # the rows whose sentences with `count` replaced words come next, fewest first
+    sentences: int  # the number of all sentences with `count` replaced words of the rows that are open
+    first_sentences: int  # up to so many of them are queried before all other methods
 
 
 @dataclass(frozen=True)
 class Enumerate(Method[EnumerationState]):
-    """Query all sentences with one replaced word, then two, and so on; up to `sentences` of each input in a
-    step.
+    """Query all sentences with one replaced word, then two, and so on; of each input, up to `sentences` with the same
+    number of replaced words.
     """
 
     finds: ClassVar[str] = "exact counts of replaced words"
     help: ClassVar[str] = "queries every sentence that the substitution sets allow"
     traits: ClassVar[Traits] = Traits(complete=True, seeded=False, glass=False, exact=True, runs=True)
     goals: ClassVar[tuple[Goal, ...]] = ("radius",)
+    has_opening: ClassVar[bool] = True
 
     sentences: int = 100_000
 
@@ -69,25 +84,37 @@ class Enumerate(Method[EnumerationState]):
         return torch.tensor([count <= most for count in counts])
 
     def start(self, problem: Problem, seed: int) -> EnumerationState:
-        return EnumerationState(0, torch.ones(len(problem), dtype=torch.bool))
+        every = torch.ones(len(problem), dtype=torch.bool)
+        return self._count_next(problem, 1, every, _first_sentences(problem))
+
+    def is_opening(self, state: EnumerationState) -> bool:
+        return state.sentences <= state.first_sentences
+
+    def update_bounds(
+        self, problem: Problem, state: EnumerationState, lower: Tensor, upper: Tensor
+    ) -> EnumerationState:
+        settled = (lower >= upper).cpu()
+        waiting = tuple(row for row in state.waiting if not settled[row])
+        return replace(state, open=state.open & ~settled, waiting=waiting)
 
     def step(self, problem: Problem, state: EnumerationState) -> tuple[EnumerationState | None, Claims]:
         region = problem.region
-        count = state.count + 1
-        options = {row: _options(region, row) for row in state.open.nonzero().flatten().tolist()}
-        enumerable = [
-            row for row, places in options.items() if 0 < sentences(places, count) <= self.sentences
-        ]
-        counterexamples = _first_counterexamples(problem, {row: options[row] for row in enumerable}, count)
+        count = state.count
+        options = {row: _options(region, row) for row in state.waiting}
+        sizes = [sentences(places, count) for places in options.values()]
+        ends = itertools.accumulate(sizes)
+        now = [row for row, end in zip(state.waiting, ends, strict=True) if end <= SENTENCES_IN_STEP]
+        now = now or list(state.waiting[:1])
+        counterexamples = _first_counterexamples(problem, {row: options[row] for row in now}, count)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
         witness, found, still = (
             region.centre.clone(),
             torch.zeros(len(problem), dtype=torch.bool),
-            torch.zeros_like(state.open),
+            state.open.clone(),
         )
-        for row in enumerable:
+        for row in now:
             if row in counterexamples:
-                witness[row], found[row] = counterexamples[row], True
+                witness[row], found[row], still[row] = counterexamples[row], True, False
             else:
                 proved[row], still[row] = count, count < len(options[row])
         claims = Claims(
@@ -97,7 +124,34 @@ class Enumerate(Method[EnumerationState]):
             assumptions=ASSUMPTIONS,
             dtype=str(problem.network.dtype),
         )
-        return EnumerationState(count, still) if bool(still.any()) else None, claims
+        if waiting := state.waiting[len(now) :]:
+            state = replace(state, open=still, waiting=waiting)
+        else:
+            state = self._count_next(problem, count + 1, still, state.first_sentences)
+        return state if state.waiting else None, claims
+
+    def _count_next(self, problem: Problem, count: int, still: Tensor, first: int) -> EnumerationState:
+        """The state before sentences with `count` replaced words; rows that have none, or too many, are left out."""
+        sizes = {
+            row: sentences(_options(problem.region, row), count) for row in still.nonzero().flatten().tolist()
+        }
+        waiting = sorted(
+            (row for row, size in sizes.items() if 0 < size <= self.sentences), key=sizes.__getitem__
+        )
+        kept = torch.zeros_like(still)
+        kept[waiting] = True
+        return EnumerationState(count, kept, tuple(waiting), sum(map(sizes.__getitem__, waiting)), first)
+
+
+def _first_sentences(problem: Problem) -> int:
+    """Return the number of sentences whose queries take `FIRST_PRODUCTS` multiply-adds, if each word is multiplied
+    with every weight once; 0 where the weights are not known, as those of a black box.
+    """
+    if not problem.network.differentiable:
+        return 0
+    weights = sum(weight.numel() for weight in problem.network.module.parameters())
+    words = problem.region.as_data(problem.region.centre)[0].numel()
+    return FIRST_PRODUCTS // max(LEAST_PRODUCTS, weights * words) if weights else 0
 
 
 Places = Mapping[int, list[int]]  # position -> the substitutes of the word there
