@@ -155,6 +155,14 @@ SETS: dict[str, DataSet] = {
             "mnist_07f_032h_1l.safetensors": "4e970d2a6d344b6109dee5d0baf68e2e730529c2dd9299546409c1cdbb4500e3",
         },
     ),
+    "recurrent": DataSet(
+        "cert-rnn-py's LSTM on MNIST rows: 28 frames, two layers of 32, and 30 images",
+        "the repository of cert-rnn-py",
+        "unknown: for comparison only",
+        "One npz file: W0 R0 b0 W1 R1 b1 (input and recurrent weights and one bias of each layer, torch's "
+        "order of gates), Wfc bfc, x, y, logits.",
+        {"certrnn_lstm_2x32.npz": "1d8fe03a9efe8637feafa14e83fc99ee1fff8394f8b8b9cc2c29114a103bf292"},
+    ),
 }
 
 

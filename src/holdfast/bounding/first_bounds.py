@@ -1,7 +1,8 @@
 """Which bounds of all nodes a network gets first: backward passes, affine forms, or both.
 
 Backward passes to every pre-activation (`crown.propagate`) take time that grows with the square of the depth;
-affine forms with a bounded number of noise symbols (`reduced_forms`) take time that grows with the depth.
+affine forms with a bounded number of noise symbols (`reduced_forms`) take time that grows with the number of
+frames and, while `NOISE_SYMBOLS` suffice, of layers.
 
 - Networks that are not recurrent: backward passes.
 - Gated recurrent networks: affine forms, which bound products of gates more tightly than any relaxation over
