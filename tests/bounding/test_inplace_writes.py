@@ -148,7 +148,7 @@ def truth(h: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Written, str]] = {
     "two to one place": (twice, "several values are assigned to one place"),
     "rows that depend on the input": (chosen, "places that depend on the input"),
-    "into integers": (cast, "into integers or truth values"),
+    "into integers": (cast, "into integers or truth values|of integers that depend on the input"),
     "into truth values": (truth, "into integers or truth values"),
     "adding up": (
         lambda h: h.index_put((torch.arange(h.shape[0]), torch.tensor(0)), h[:, 1], accumulate=True),

@@ -57,7 +57,7 @@ def test_a_search_that_remembers_finds_what_one_that_forgets_does(
         asked.append(any(bool(low.isfinite().any()) for low, _ in args[3].values()))  # type: ignore[attr-defined]
         return plain(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(certify, "propagate", watched)
+    monkeypatch.setattr(crown, "propagate", watched)
     found = hf.radius(net, x, y, norm=norm, methods=[hf.attacks.PGD(), hf.certify.Certify()])
     assert any(asked)
     monkeypatch.setattr(certify, "reusable_nodes", lambda _: [])

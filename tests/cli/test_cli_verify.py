@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import holdfast as hf
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.store import Store
-from holdfast.verification import verdict, vnnlib
+from holdfast.verification import BranchAndBound, verdict, vnnlib
 
 SQUARE = (
     "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2))
@@ -197,6 +197,7 @@ def test_ctrl_c_never_says_unsat(small: Path, ask: Ask, monkeypatch: pytest.Monk
         return look(self, *arguments)
 
     monkeypatch.setattr(InputSplit, "look", interrupted)
+    monkeypatch.setattr(BranchAndBound, "_bound_quickly", lambda self, state: state)
     said = ask("verify", "small.onnx", "unsat.vnnlib")
     assert said.code == 130
     assert said.out.startswith("unknown\n; interrupted\n")

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +22,26 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.walks.command", lambda source: here)
 
 
+@contextlib.contextmanager
+def _current_folder_on_path() -> Iterator[None]:
+    """Import modules of the current folder, as an interpreter that is started there does."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        sys.modules.pop("mine", None)
+
+
 def here(step: str) -> tuple[int, str]:
     """In this process, which has imported all that is needed."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
             if step.startswith(">>> "):
-                exec(step.replace(">>> ", ""), {})
+                with _current_folder_on_path():
+                    exec(step.replace(">>> ", ""), {})
             else:
                 at_once = (
                     ["--executor", "here"]

@@ -114,7 +114,7 @@ def test_every_kind_has_one_example() -> None:
 @uses("activation")
 def test_an_activation_is_one_file(toy: ModuleType) -> None:
     """A monotone network of one input: the radius is where the outputs meet, which halving finds."""
-    model = nn.Sequential(nn.Linear(1, 1), toy.Bent(), nn.Linear(1, 2)).double().eval()
+    model = nn.Sequential(nn.Linear(1, 1), toy.AsinhLayer(), nn.Linear(1, 2)).double().eval()
     with torch.no_grad():
         for parameter, value in zip(
             model.parameters(), ([[1.5]], [0.2], [[1.0], [-1.0]], [0.3, -0.3]), strict=True

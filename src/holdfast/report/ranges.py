@@ -20,7 +20,8 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
     several = bool(names) or found[-1].box > 0
     view = Table(caption_justify="left")
     for column in (["input" if names else "box"] if several else []) + ["output", "smallest", "largest"]:
-        view.add_column(column, justify="right", no_wrap=True)
+        bounds = column in ("smallest", "largest")  # two long numbers share a cell, on two lines if need be
+        view.add_column(column, justify="right", no_wrap=not bounds, overflow="fold")
     view.add_column("gap", justify="right")
     for r in found:
         which = [Text(shorten(names.get(r.box, str(r.box))))] if several else []

@@ -74,8 +74,9 @@ class IntegerRange(Relaxation):
         return one, one
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        inside = torch.maximum(lower[0].abs(), upper[0].abs()) <= LARGEST_INTEGER
         one = torch.ones_like(lower[0])
-        return [(one, one)]
+        return [(torch.where(inside, one, -torch.inf), torch.where(inside, one, torch.inf))]
 
     def curves(self) -> tuple[PiecewiseQuadratic]:
         return (_Line(self, (), ((1.0, 0.0),), steepest=1.0),)
