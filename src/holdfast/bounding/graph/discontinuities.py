@@ -262,8 +262,11 @@ NOT = (aten.logical_not.default, aten.bitwise_not.default)
 @handles(*EITHER, *NOT, aten.logical_and.default, aten.bitwise_and.Tensor, aten.__and__.Tensor)
 def logic(graph: Graph, call: OperatorCall) -> Any:
     """not a = 1 - a, a and b = a b, a or b = 1 - (1 - a) (1 - b)."""
-    typed = all(kind in (None, torch.bool) for kind in call.types)
-    if not typed or (not call.types and not all(may_be_truth(value) for value in call.args)):
+    kinds = call.types or (None,) * len(call.args)
+    if not all(
+        kind == torch.bool or (kind is None and may_be_truth(value))
+        for kind, value in zip(kinds, call.args, strict=True)
+    ):
         raise UnsupportedLayer(
             f"{call.name}: {call.target} is bounded for truth values only; attacks still work."
         )
