@@ -223,7 +223,7 @@ class Region(ABC):
         The slope is the change of a function per unit of distance inside the region, rounded up. norm: the
         norm of distances where the region has none of its own.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no bounds of slopes (`has_slope`).")
 
     def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
         """Return the point of each box that is nearest to the centre, at any radius; NaN if there is none.
@@ -231,7 +231,7 @@ class Region(ABC):
         lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
         features) float64.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no nearest points (`finds_nearest`).")
 
     def reach_boxes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """Return the radius from which on each box may be reached, rounded down, and the nearest points.
@@ -239,7 +239,7 @@ class Region(ABC):
         lower, upper: (boxes, features) float64. Results: (batch, boxes) float64, infinite where no member of
         the region is in the box, and (boxes, batch, features).
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no radii at which boxes are reached.")
 
     @property
     def unit_grid(self) -> tuple[int, ...] | None:
@@ -263,7 +263,7 @@ class Region(ABC):
             thresholds: feature -> the values between which the network is constant, both sides of which are
                 tried, too.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no units to change (`changes_units`).")
 
     def substitutes(self, row: int) -> Mapping[int, list[int]] | None:
         """Return position -> the other words that it may take in this row; None if the set is not finite."""
