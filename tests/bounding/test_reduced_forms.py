@@ -106,14 +106,7 @@ def test_attacks_stay_above_the_bounds_of_long_networks(
 def test_forms_hold_every_point_at_every_node() -> None:
     _model, graph = stack(nn.LSTM, 6, 2)
     region = one_frame(6, [0, 3], 0.5)
-    lower, upper = region.enclosing_box()
-    _, boxes = forms_over(graph, region, 30)
-    for k in range(20):
-        shares = torch.rand(lower.shape, generator=seeded(k), dtype=torch.float64)
-        x = lower + (shares if k % 2 else shares.round()) * (upper - lower)
-        for node, value in values_of_all(graph, x).items():
-            assert (value >= boxes.lower[node]).all()
-            assert (value <= boxes.upper[node]).all()
+    check_every_node(graph, region)
 
 
 class FunctionFirst(Stack):
@@ -135,6 +128,11 @@ def test_a_function_that_reads_the_input_itself_moves_with_it(
     model = FunctionFirst(cell, function).eval()
     graph = build(Network.from_torch(model), torch.zeros(1, 4, 3))
     region = one_frame(4, [0, 3], 0.5)
+    check_every_node(graph, region)
+
+
+def check_every_node(graph: Graph, region: Region) -> None:
+    """Corners and inner points of the region lie within the forms' bounds at every node."""
     lower, upper = region.enclosing_box()
     _, boxes = forms_over(graph, region, 30)
     for k in range(20):

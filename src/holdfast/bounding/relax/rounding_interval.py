@@ -22,16 +22,10 @@ SHARE = 2.0**-18
 LARGEST_INTEGER = 2.0**20
 
 
-class RoundedInput(Relaxation):
-    """v. Its magnitude is scaled such that the rounding error charged by `base.py` is SHARE (1 + |v|)."""
+class _Identity(Relaxation):
+    """v, with the error or the domain that a subclass gives it."""
 
     unknown = without_sign_split("linear")
-
-    def function(self, *v: Tensor) -> Tensor:
-        return v[0]
-
-    def magnitude(self, lower: Point, upper: Point) -> Tensor:
-        return (1 + torch.maximum(lower[0].abs(), upper[0].abs())) * (SHARE / (64 * UNIT))
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         return [lower, upper]
@@ -51,13 +45,21 @@ class RoundedInput(Relaxation):
         return torch.zeros_like(lower[0])
 
 
-class IntegerRange(Relaxation):
+class RoundedInput(_Identity):
+    """v. Its magnitude is scaled such that the rounding error charged by `base.py` is SHARE (1 + |v|)."""
+
+    def function(self, *v: Tensor) -> Tensor:
+        return v[0]
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        return (1 + torch.maximum(lower[0].abs(), upper[0].abs())) * (SHARE / (64 * UNIT))
+
+
+class IntegerRange(_Identity):
     """v for |v| <= LARGEST_INTEGER, otherwise undefined (NaN), so that its bounds are infinite.
 
     A cast to integers is followed by integer arithmetic, which wraps around where real arithmetic does not.
     """
-
-    unknown = without_sign_split("linear")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0].abs() <= LARGEST_INTEGER, v[0], torch.nan)
@@ -66,23 +68,10 @@ class IntegerRange(Relaxation):
         size = torch.maximum(lower[0].abs(), upper[0].abs())
         return torch.where(size <= LARGEST_INTEGER, size, torch.inf)
 
-    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        return [lower, upper]
-
-    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        one = (torch.ones_like(lower[0]),)
-        return one, one
-
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         inside = torch.maximum(lower[0].abs(), upper[0].abs()) <= LARGEST_INTEGER
         one = torch.ones_like(lower[0])
         return [(torch.where(inside, one, -torch.inf), torch.where(inside, one, torch.inf))]
-
-    def curves(self) -> tuple[PiecewiseQuadratic]:
-        return (_Line(self, (), ((1.0, 0.0),), steepest=1.0),)
-
-    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        return torch.zeros_like(lower[0])
 
 
 class _Line(PiecewiseQuadratic):
