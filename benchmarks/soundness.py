@@ -90,6 +90,7 @@ CASES: dict[str, Case] = {
     "product": Case(relax.Product(), torch.mul, 2),
     "sigmoid times": Case(relax.SigmoidTimes(), lambda v, z: torch.sigmoid(v) * z, 2),
     "sigmoid tanh": Case(relax.SigmoidTanh(), lambda v, z: torch.sigmoid(v) * torch.tanh(z), 2),
+    "relu difference": Case(relax.ReluDifference(), lambda v, z: torch.relu(v + z) - torch.relu(v), 2),
 }
 
 

@@ -21,7 +21,7 @@ import torch
 
 MOST = 4  # A walk may take at most this many steps.
 SOURCE = Path(__file__).parents[1] / "src"
-QUICK = "--limit 2 --seconds 10"
+QUICK = "--limit 2 --queries 300"  # Limits that do not depend on the clock.
 CODE = '''
 import torch
 from torch import nn
@@ -228,7 +228,7 @@ WALKS = {
     "controller": Walk(
         "a controller as ONNX, and a property in VNN-LIB",
         controller,
-        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"),
+        ("verify controller.onnx property.vnnlib --out run", "report run"),
         ("unsat", "property"),
         "run/report.html",
     ),
@@ -267,8 +267,8 @@ WALKS = {
         (
             ">>> import holdfast as hf; import numpy as np, torch; import mine; "
             "data = np.load('motions.npz'); x, y = torch.from_numpy(data['x']), torch.from_numpy(data['y'])",
-            ">>> print(hf.radius(mine.gait(), x, y, norm=2, frames='each', seconds=10))",
-            ">>> print(hf.radius(mine.gait(), x, y, drift=True, seconds=10))",
+            ">>> print(hf.radius(mine.gait(), x, y, norm=2, frames='each', stop=hf.Stop(queries=300)))",
+            ">>> print(hf.radius(mine.gait(), x, y, drift=True, stop=hf.Stop(queries=300)))",
         ),
         ("certified", "windows"),
     ),
@@ -278,8 +278,8 @@ WALKS = {
         (
             ">>> import holdfast as hf; import numpy as np, torch; import mine; "
             "x = torch.from_numpy(np.load('data.npz')['x']); model = mine.residual(); y = model(x).argmax(1)",
-            ">>> print(hf.radius(model, x, y, methods=['pgd'], domain=(0, 1), seconds=5).upper)",
-            ">>> print(hf.radius(model, x, y, norm='inf', domain=(0, 1), seconds=5).to_frame()[['lower', 'upper', 'lower_method']])",
+            ">>> print(hf.radius(model, x, y, methods=['pgd'], domain=(0, 1), stop=hf.Stop(queries=300)).upper)",
+            ">>> print(hf.radius(model, x, y, norm='inf', domain=(0, 1), stop=hf.Stop(queries=300)).to_frame()[['lower', 'upper', 'lower_method']])",
             ">>> print(hf.bounds(model, hf.Ball(x, 0.001, torch.inf, (0, 1))).lower_A.shape)",
         ),
         ("lower_method", "torch.Size([2, 2, 3, 8, 8])"),

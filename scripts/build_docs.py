@@ -14,6 +14,7 @@ import argparse
 import base64
 import importlib
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -174,4 +175,7 @@ if __name__ == "__main__":
     parser.add_argument("--no-reference", action="store_true", help="Leave the pages of modules empty.")
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "src"))
+    logging.basicConfig(
+        level=logging.WARNING
+    )  # A warning ends the build; without this it would not be shown.
     build(given.folder, reference=not given.no_reference)

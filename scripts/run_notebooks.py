@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +62,31 @@ def _lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def run_notebook(path: Path) -> dict[str, Any]:
-    """Return the notebook with new outputs. RuntimeError with the message if a cell fails."""
-    notebook: dict[str, Any] = json.loads(path.read_text())
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    sources = json.dumps(["".join(cell["source"]) for cell in cells])
+def run_in_process(sources: list[str]) -> list[list[dict[str, Any]]]:
+    """Run cells in a process of their own and an empty folder. RuntimeError with the message if a cell fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
             [sys.executable, __file__, "--cells"],
-            input=sources, cwd=folder, env=environment, capture_output=True, text=True, check=False,
+            input=json.dumps(sources), cwd=folder, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
     if ran.returncode:
-        raise RuntimeError(f"{path.name}: {ran.stderr.strip()}")
-    for number, (cell, outputs) in enumerate(zip(cells, json.loads(ran.stdout), strict=True), 1):
+        raise RuntimeError(ran.stderr.strip())
+    outputs: list[list[dict[str, Any]]] = json.loads(ran.stdout)
+    return outputs
+
+
+def run_notebook(
+    path: Path, run: Callable[[list[str]], list[list[dict[str, Any]]]] = run_in_process
+) -> dict[str, Any]:
+    """Return the notebook with new outputs, of `run` for its cells. RuntimeError if a cell fails."""
+    notebook: dict[str, Any] = json.loads(path.read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    try:
+        found = run(["".join(cell["source"]) for cell in cells])
+    except RuntimeError as error:
+        raise RuntimeError(f"{path.name}: {error}") from error
+    for number, (cell, outputs) in enumerate(zip(cells, found, strict=True), 1):
         cell["outputs"], cell["execution_count"] = outputs, number
     return notebook
 

@@ -1,17 +1,25 @@
 """What all tests share: one torch thread, reproducible hypothesis, and the way to the shared data."""
 
+import functools
 import gc
 import os
+import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import typer.main
 from hypothesis import HealthCheck, settings
 
 from clocks import TestClock
-from sizes import FULL
+from holdfast.report.plots import canvas
+from shared_drawings import share_drawings
+from shared_traces import OWN_TRACES, export_once
+from sizes import FULL, leave_out
 
 torch.set_num_threads(1)
 signal.signal(
@@ -31,20 +39,59 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the full suite runs (tests/sizes.py)."""
-    left_out = [item for item in items if not FULL and item.get_closest_marker("full_only")]
+    """Leave out what only the full suite runs (tests/sizes.py), unless somebody names single tests."""
+    if any("::" in argument for argument in config.args):
+        return
+    left_out = leave_out(items)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full_only")]
+        dropped = set(left_out)
+        items[:] = [item for item in items if item not in dropped]
 
 
 # Objects between two collections. With the default of 700 the collector takes 8 % of the tests, since torch.export makes many.
 gc.set_threshold(20_000, 20, 20)
 
 
+INITIAL_STATES: dict[int, Any] = {}  # of each generator at the top of a test module, after its import
+
+
 @pytest.fixture(autouse=True)
-def _reproducible() -> None:
+def _reproducible(request: pytest.FixtureRequest) -> None:
+    """Every test draws the same numbers, whichever tests ran before it in its process."""
+    random.seed(0)
+    np.random.seed(0)
     torch.manual_seed(0)
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = INITIAL_STATES.setdefault(id(value), value.bit_generator.state)
+        elif isinstance(value, torch.Generator):
+            value.set_state(INITIAL_STATES.setdefault(id(value), value.get_state()))
+        elif isinstance(value, random.Random):
+            value.setstate(INITIAL_STATES.setdefault(id(value), value.getstate()))
+
+
+@pytest.fixture(autouse=True)
+def _shared_traces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal networks are traced once, except at full size and where tracing is what is tested."""
+    if not FULL and request.path.parent.name not in OWN_TRACES:
+        monkeypatch.setattr("holdfast.network.network.export", export_once)
+
+
+@pytest.fixture(autouse=True)
+def _shared_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line is built from its functions once in a process (20 ms each time), except at full size."""
+    if not FULL:
+        monkeypatch.setattr(typer.main, "get_command", command_of)
+
+
+command_of = functools.cache(typer.main.get_command)
+
+
+if not FULL:
+    share_drawings()
+    # Charts are arranged in a second pass (60 ms instead of 35) only where pages are tested (report/conftest.py).
+    canvas.LAYOUT = None
 
 
 @pytest.fixture

@@ -92,9 +92,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "clipped": (lambda: plain(nn.Hardtanh(), nn.ReLU6(), nn.LeakyReLU(0.1)), (6,)),
     "cnn": (Residual, (1, 5, 5)),
     "rnn": (lambda: Recurrent(nn.RNN, bidirectional=True), (3, 3)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (4, 3)),
-    "gru": (lambda: Recurrent(nn.GRU, layers=2), (3, 3)),
-    "memory": (Memory, (3, 3)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (3, 3)),
+    "gru": (lambda: Recurrent(nn.GRU, layers=2), (2, 3)),
+    "memory": (Memory, (2, 3)),
     "own cell": (OwnCell, (4,)),
 }
 

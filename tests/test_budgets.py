@@ -347,3 +347,37 @@ def test_workers_may_hold_what_the_option_says() -> None:
     torch.set_num_threads(threads)
     assert isinstance(executor, Local)
     assert executor.memory == 2 * 2**30
+
+
+def test_the_seconds_of_a_call_are_counted_from_its_beginning() -> None:
+    """Checks of the model before the search count: a call that began long ago has no time left for a search."""
+    problem = asked(relu_net, "radius", near)
+    late = replace(hf.Stop(seconds=60.0), began=LONG_AGO)
+    assert late.remaining_seconds() == 0.0
+    assert hf.Stop(seconds=60.0).remaining_seconds() == 60.0
+    methods = [hf.attacks.PGD()]
+    assert {record.status for record in solve([problem], methods, late)} == {"stopped"}
+    assert {record.status for record in solve([problem], methods, hf.Stop(seconds=60.0))} <= {
+        "finished",
+        "closed",
+    }
+
+
+def test_time_for_the_closing_evaluations_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps end early enough that what they found can be replayed within the budget."""
+    from holdfast import batch_solver
+
+    seen: list[float] = []
+    began = time.monotonic()
+
+    def note(work: Any, methods: Any, stop: Any, deadline: float, seed: int, tell: Any) -> str:
+        seen.append(deadline - began)
+        return "stopped"
+
+    monkeypatch.setattr(batch_solver, "_step_in_turn", note)
+    monkeypatch.setattr(
+        batch_solver, "_begin", lambda work, *rest: setattr(work, "evaluation_seconds", 50.0) is None
+    )
+    solve([asked(relu_net, "radius", near)], [hf.attacks.PGD()], hf.Stop(seconds=1000.0))
+    assert seen
+    assert 1000.0 * (1 - batch_solver.CLOSING_SHARE) - 60 < seen[0] < 900.0

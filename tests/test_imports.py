@@ -1,13 +1,23 @@
 """The layers of the package: imports point down, and the packages of one task never import those of another."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
-TASK_PACKAGES = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
+TASK_PACKAGES = (
+    "certify",
+    "hamming",
+    "verification",
+    "lipschitz",
+    "coverage",
+    "monitor",
+    "hardening",
+    "reachability",
+)
 LAYERS = [
     (
         "foreign_text",
@@ -42,11 +52,12 @@ LAYERS = [
     ),
     ("bounding", "attacks", "datasets", "reading"),
     TASK_PACKAGES,
+    ("edits",),  # It uses the monitor's engine.
     ("certificates",),
     ("api", "report"),
     ("evidence",),
     ("commands",),
-    ("cli",),
+    ("cli", "pytest_plugin"),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PUBLIC_FACE = ("__init__", "__main__")  # the public face may name everything; it loads lazily
@@ -61,6 +72,7 @@ def part_of(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """The parts of holdfast that a file imports anywhere, for types too; `import holdfast` itself is '__init__'."""
     package = ["holdfast", *path.relative_to(SOURCE).parts[:-1]]

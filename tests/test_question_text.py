@@ -22,7 +22,7 @@ KINDS = sorted({*COMMANDS, "monitor"})
 # Of what need not be said, and why, as the reviewer of this file has agreed to; `NOT_SAID` gives the reason of each.
 AGREED = {
     "model", "data", "spec", "folder", "trust", "device", "fingerprint", "vocabulary", "classes", "tier", "methods", "seed", "seconds",
-    "seconds_each", "queries", "gap", "samples", "choosing", "batch", "pictures", "saliency", "certificates", "key",
+    "seconds_each", "queries", "gap", "samples", "choosing", "batch", "pictures", "saliency", "certificates", "key", "names",
 }  # fmt: skip
 NO_DATA = ("verify", "data")  # instances lie in files, which the specification names
 NOT_ASKED = {  # fields of a question that do not enter its hash: what they hold stands elsewhere
@@ -273,7 +273,7 @@ def test_a_drift_with_shares_says_so() -> None:
         (Question(asked=Request("2", targets="3,3")), "before the network changes its answer to the target 3,3?"),
         (Question(means=Means(mode="grid", arithmetic="executed")), "(mode grid; arithmetic executed; "),
         (Question("worst", asked=Request("inf", 0.1, patch="2,2,3")), "by at most 0.1, only the square 2,2,3 (top,left,size) moving"),
-        (Question("verify", asked=Request(specification=[["n.onnx", "p.vnnlib", "1", "2"]])), "as p.vnnlib says of n.onnx (hash "),
+        (Question("verify", asked=Request(specification=[["n.onnx", "p.vnnlib", "1", "2"]])), "by the property file p.vnnlib for n.onnx (hash "),
         (Question("radius", options={"shard": "2/3"}), "(only the part of the inputs 2/3)"),
         (Question("radius", options={"labels": "y.npy", "only_correct": True}), "(labels y.npy; only correct yes)"),
         (Question(model=ModelDescription("evil\x1b[31m")), "before evil�[31m changes"),

@@ -1,6 +1,7 @@
 """Rounding charges: one function computes them all, every factor suffices, and docs/rounding.md lists them."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -11,9 +12,9 @@ import torch
 from holdfast.derivations import BOX_CORNER, DERIVATIONS, MOST_TERMS, NONNEGATIVE_SUM, Derivation
 from holdfast.rounding import TINY, add_rounding_down, centre_and_radius, charge, gamma, round_down, round_up
 from holdfast_check import arithmetic
-from holdfast_check.arithmetic import Derivation as CheckerDerivation
+from holdfast_check.arithmetic import ErrorCount
 
-CHECKED = {name: row for name, row in vars(arithmetic).items() if isinstance(row, CheckerDerivation)}
+CHECKED = {name: row for name, row in vars(arithmetic).items() if isinstance(row, ErrorCount)}
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "src" / "holdfast"
 CHECKER = ROOT / "src" / "holdfast_check"
@@ -65,10 +66,24 @@ def test_a_factor_of_one_is_used_for_a_fixed_number_of_operations(name: str) -> 
     """There the additional terms cover the errors, which they do not for long float64 sums."""
     if DERIVATIONS[name].section == "As executed":
         return
-    for path in ENGINE.rglob("*.py"):
-        for call in calls(ast.parse(path.read_text())):
-            if any(isinstance(part, ast.Name) and part.id == name for part in call.args):
-                assert (len(call.args), call.keywords) == (2, []), f"{path}:{call.lineno}"
+    for place, names, arguments, keywords in charges():
+        if name in names:
+            assert (arguments, keywords) == (2, 0), place
+
+
+@functools.cache
+def charges() -> list[tuple[str, set[str], int, int]]:
+    """Every call of a function of CHARGES: place, names among its arguments, numbers of arguments and keywords."""
+    return [
+        (
+            f"{path}:{call.lineno}",
+            {part.id for part in call.args if isinstance(part, ast.Name)},
+            len(call.args),
+            len(call.keywords),
+        )
+        for path in ENGINE.rglob("*.py")
+        for call in calls(ast.parse(path.read_text()))
+    ]
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -112,7 +127,7 @@ def test_the_search_for_chosen_factors_finds_them(tmp_path: Path) -> None:
     assert sorted(set(chosen_factors(path))) == [1, 2, 3]
 
 
-def row_of(section: str, name: str, row: Derivation | CheckerDerivation, underflow: bool) -> str:
+def row_of(section: str, name: str, row: Derivation | ErrorCount, underflow: bool) -> str:
     operations = f"n + {row.operations}" if row.operations else "n"
     gammas = f"{row.factor} gamma(n + {row.spare})" if row.spare else f"{row.factor} gamma(n)"
     charged = gammas + " + TINY" * underflow

@@ -30,9 +30,13 @@ class Word:
 
 WORDS = {
     # what is asked, of what
-    "net": Word("the model: a network, or what one is read from", "Network Module str Path EstimatorLike"),
+    "net": Word(
+        "the model: a network, or what one is read from; of a query of several, by name",
+        "Network Module str Path EstimatorLike Mapping",
+        "NAME=FILE",
+    ),
     "model": Word("a model on disk or in a module, as commands read it", "str None", "MODEL"),
-    "x": Word("the inputs; to train on, also batches of them", "Tensor ndarray Sequence Iterable"),
+    "x": Word("the inputs; to train on, also batches of them", "Tensor ndarray Sequence Iterable Mapping None"),
     "y": Word("the class of each input", "Tensor ndarray Sequence int str None"),
     "data": Word("inputs, with classes where they are needed, as people have them", "object", "DATA"),
     "train": Word("training data, for what is usual", "Tensor None", "DATA"),
@@ -46,14 +50,16 @@ WORDS = {
     "item": Word("an experiment of a paper", shown="NAME"),
     "text_column": Word("the column of a table that holds texts", "str None", "NAME"),
     "label_column": Word("the column of a table that holds labels", "str None", "NAME"),
+    "frozen": Word("the columns of a table that do not change", shown="NAMES"),
     "labels": Word("labels in a file of their own", "str Path None", "FILE"),
     "only_correct": Word("without inputs that the network gets wrong", "bool", "flag"),
-    "spec": Word("a VNN-LIB question", "Spec str Path"),
+    "spec": Word("a VNN-LIB question", "Spec str Path", "FILE"),
     "problems": Word("questions, already put", "Iterable"),
     "records": Word("answers that are known", "Iterable"),
     # where inputs may move
     "norm": Word("how distances are measured", "float str", "P"),
     "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),
+    "level": Word("a radius in decibels relative to the peak", "float"),
     "region": Word("where inputs may move, made by hand", "Region None"),
     "box": Word("lower and upper ends of inputs", "Box tuple", "BOX"),
     "patch": Word("the part of an input that moves", "Tensor None", "TOP,LEFT,SIZE"),
@@ -61,6 +67,7 @@ WORDS = {
     "shares": Word("a frame or feature moves by the radius times its number", "Sequence Tensor None", "NUMBERS"),
     "drift": Word("one offset a feature for all frames", "bool", "flag"),
     "substitutes": Word("what words may become", "Mapping Sequence None", "FILE"),
+    "edits": Word("which edits of a text count", "Edits None", "EDITS"),
     "unit": Word("what counts as one change", "name None", "WHAT"),
     "free": Word("the units that may change", "Tensor Sequence None", "FILE"),
     "values": Word("what a changed number may be", "Sequence Tensor None", "NUMBERS"),
@@ -72,11 +79,13 @@ WORDS = {
     # what must hold
     "property": Word("the score that must stay positive", "Property Rule name Callable None", "WHAT"),
     "targets": Word("the class that counts, or one for each input", "name Tensor Sequence int str None", "CLASSES"),
-    "margin": Word("by how much a score must be above zero", "float None"),
-    "epsilon": Word("on the command line, and formerly in Python: margin", "float None", "NUMBER"),
+    "margin": Word("by how much a score must be above zero", "float None", "NUMBER"),
+    "epsilon": Word("formerly: margin", "float None"),
     "toward": Word("the distribution that uncertainty is measured from", "Tensor None", "NUMBERS"),
     "softmax": Word("whether probabilities are meant, not plain outputs", "bool", "flag"),
-    "within": Word("how far outputs may go from the forecast", shown="WIDTH"),
+    "within": Word("how far outputs may go from the forecast, or from another network's", "float None", "WIDTH"),
+    "other": Word("the network that net is compared with", "Network Module str Path EstimatorLike Mapping", "OTHER"),
+    "same_class": Word("whether both networks must choose the same class", "bool", "flag"),
     "outputs": Word("which outputs, by number", "int Sequence None", "NUMBERS"),
     "rows": Word("combinations of outputs", "Tensor None"),
     "offset": Word("what is added to combinations of outputs", "Tensor None"),
@@ -126,7 +135,10 @@ WORDS = {
     "memory": Word("how much a process of the run may hold", shown="SIZE"),
     "pictures": Word("at most so many pictures", shown="COUNT"),
     "saliency": Word("keep a map of what matters too", shown="flag"),
+    "names": Word("names and units of inputs and outputs", "str Path None", "FILE"),
+    "about": Word("what people state about a system: requirements, assumptions, who signs", shown="FILE"),
     "certificates": Word("what is proved or met goes into files for the checker too", shown="flag"),
+    "report": Word("the page that is written of the results", "str Path None"),
     "folder": Word("a folder on disk", "str Path None"),
     "question": Word("what a run remembers of what it was asked", "Question None"),
     # how a model is read
@@ -151,8 +163,9 @@ WORDS = {
     "black_box": Word("run an ONNX file as it is, without proofs", "bool", "flag"),
     "batched": Word("whether an ONNX file has a batch axis", "bool"),
     "unbatched": Word("the ONNX file has no batch axis", shown="flag"),
-    "constants": Word("other inputs of an ONNX file", "Mapping None"),
-    "constant": Word("one other input of an ONNX file; may be repeated", shown="NAME=VALUE"),
+    "inputs": Word("the inputs that are perturbed together, by name", "Mapping Sequence None", "NAMES"),
+    "constants": Word("other inputs of the model", "Mapping None"),
+    "constant": Word("one other input of the model; may be repeated", shown="NAME=VALUE"),
     "fingerprint": Word("by what a function is known again", "str Sequence None", "FILE"),
     # monitors
     "sequences": Word("many sequences", "Sequence"),
@@ -186,15 +199,35 @@ WORDS = {
     "prism": Word("where PRISM's files go", shown="FOLDER"),
     "theta": Word("the error left in an abstract state", "float None", "NUMBER"),
     "omega": Word("dimensions that are kept of a state", "int None", "COUNT"),
+    # controllers in a loop
+    "controller": Word("the network that steers a plant", shown="MODEL"),
+    "plant": Word("what a controller steers, as a function", shown="FUNCTION"),
+    "period": Word("how long a control is held", shown="TIME"),
+    "steps": Word("the number of periods", shown="COUNT"),
+    "start": Word("the initial states", shown="CONDITION"),
+    "stay": Word("what all states must satisfy", shown="CONDITION"),
+    "avoid": Word("what no state may satisfy", shown="CONDITION"),
+    "reach": Word("what some state must satisfy", shown="CONDITION"),
+    "from": Word("the time from which a condition counts", shown="TIME"),
+    "until": Word("the time up to which a condition counts", shown="TIME"),
+    "by": Word("the time up to which a state must be reached", shown="TIME"),
+    "controller_inputs": Word("what a controller reads of the states, as a function", shown="FUNCTION"),
+    "states": Word("the names of the states of a plant", shown="NAMES"),
+    "units": Word("the units of the states of a plant", shown="NAMES"),
+    "discrete": Word("the plant returns next states, not derivatives", shown="flag"),
+    "disturbance": Word("the largest values that are added to derivatives", shown="NUMBERS"),
+    "order": Word("of a Taylor expansion in time", shown="COUNT"),
+    "max_boxes": Word("at most so many boxes of initial states", shown="COUNT"),
+    "width_ratio": Word("how wide a tube may be beside simulations", shown="NUMBER"),
     # runs that exist
-    "at": Word("the radius or radii looked at", shown="RADIUS RADII"),
+    "at": Word("the radius or radii looked at; of a loop, the time", "float None", shown="RADIUS RADII TIME"),
     "sort": Word("the order of the rows of a table", shown="ORDER"),
     "part": Word("which part of a question that has several", shown="NAME"),
     "against": Word("a run to be no worse than", shown="BASELINE"),
     "slack": Word("worse than the baseline by so much is let through", shown="SHARE"),
-    "min_certified": Word("at least this share is certified", shown="SHARE"),
-    "max_broken": Word("at most this share is broken", shown="SHARE"),
-    "max_unknown": Word("at most this share is unknown", shown="SHARE"),
+    "min_certified": Word("at least this share is certified", "float", "SHARE"),
+    "max_broken": Word("at most this share is broken", "float None", "SHARE"),
+    "max_unknown": Word("at most this share is unknown", "float None", "SHARE"),
     "min_accuracy": Word("at least this share is right", shown="SHARE"),
     "key": Word("known answers, to compare with; of a signature, the private key", shown="FILE"),
     "public_key": Word("by which a signature is checked", shown="FILE"),
@@ -208,14 +241,20 @@ WORDS = {
     "all": Word("every record", shown="flag"),
     "with": Word("another file of a run, where it lies now", shown="OPTION=FILE"),
     "files": Word("other files of a run, by their options, where they lie now", "Mapping None"),
+    "run": Word("the folder of a run, or its store", "str Path Store"),
+    "prefix": Word("how the names in another tool begin", "str"),
+    "client": Word("the other tool, or what stands in for it", "Any"),
+    "vnnlib": Word("write the question as VNN-LIB files", shown="flag"),
+    "column": Word("the column that alone changes", "str", "NAME"),
+    "per_row": Word("how many answers for each row at most", "int"),
     "junit": Word("a decision as JUnit XML", shown="FILE"),
     "markdown": Word("a decision as Markdown", shown="FILE"),
     "json": Word("a decision as JSON", shown="FILE"),
 }  # fmt: skip
 
 INSTEAD = {  # words that were used once, or suggest themselves, and what stands here for them
-    "target": "targets", "units": "shares (or unit)", "frame_scale": "shares", "method": "methods", "network": "net",
-    "label": "y", "inputs": "x", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
+    "target": "targets", "frame_scale": "shares", "method": "methods", "network": "net",
+    "label": "y", "eps": "radius", "budget": "stop", "timeout": "stop", "spec_file": "spec", "path": "file",
     "length": "max_length", "body": "max_body",
 }  # fmt: skip
 
@@ -273,8 +312,8 @@ def wrong_argument(word: str, annotation: Any) -> str | None:
 @pytest.mark.parametrize(("name", "function"), list(functions()), ids=[name for name, _ in functions()])
 def test_arguments_use_the_words_in_their_meaning(name: str, function: Callable[..., Any]) -> None:
     annotated = hints(function)
-    for word in inspect.signature(function).parameters:
-        if word not in ("self", "cls"):
+    for word, parameter in inspect.signature(function).parameters.items():
+        if word not in ("self", "cls") and parameter.kind is not parameter.VAR_KEYWORD:
             problem = wrong_argument(word, annotated[word])
             assert problem is None, f"{name}: {problem}"
 

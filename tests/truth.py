@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
-from holdfast.region import Family
+from holdfast.region import EditedTexts, EditRules, Family
 from holdfast.result import Key
 
 NORMS = (1, 1.5, 2, 3, math.inf)
@@ -266,3 +266,84 @@ def three_routes(model: nn.Module, example: Tensor, folder: Path) -> list[Networ
         torch.export.save(torch.export.export(model, (example,), dynamic_shapes=batch), pt2)
         torch.onnx.export(model, (example,), onnx, dynamo=True, dynamic_shapes=batch, verbose=False)
     return [Network.from_torch(model), Network.from_export(pt2, trust=True), Network.from_onnx(onnx)]
+
+
+# ---- edited texts
+
+
+class TokenGRU(nn.Module):
+    """Token ids -> two classes, by the last state of a GRU."""
+
+    def __init__(self, words: int = 8) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, 3)
+        self.layer = nn.GRU(3, 4, batch_first=True)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.layer(self.table(tokens))[0][:, -1])
+        return scores
+
+
+def edited_texts(batch: int = 5, length: int = 4) -> tuple[Network, EditedTexts, Tensor]:
+    """A network, texts with at most two edits of all kinds, and the class of each."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(8)
+        model = TokenGRU().eval()
+        tokens = torch.randint(0, 8, (5, length))[:batch]
+    with torch.no_grad():  # Then 0, 0, 1, all and 1 edits keep the class.
+        model.table.weight.mul_(3)
+    network = Network.from_torch(model, tokens=True)
+    assert network.vectors is not None
+    rules = EditRules(
+        (2, 1, 1, 1, 1),
+        2,
+        ((0, (1,)), (3, (4, 5)), (6, (7,))),
+        insertions=(2,),
+        deletable=frozenset({1, 3, 7}),
+    )
+    region = EditedTexts.around(tokens, rules, network.vectors)
+    return network, region, model(tokens).argmax(1)
+
+
+def all_edited(text: tuple[int, ...], rules: EditRules, most: int) -> dict[tuple[int, ...], int]:
+    """Every text that at most so many edits make, with the smallest number: by trying every action at every place."""
+    found: dict[tuple[int, ...], int] = {}
+
+    def visit(place: int, made: tuple[int, ...], used: tuple[int, ...]) -> None:
+        if sum(used) > min(most, rules.total) or any(a > b for a, b in zip(used, rules.budgets, strict=True)):
+            return
+        sub, ins, dele, swap, dup = used
+        for word in rules.insertions:
+            visit(place, (*made, word), (sub, ins + 1, dele, swap, dup))
+        if place == len(text):
+            if made:
+                found[made] = min(found.get(made, 99), sum(used))
+            return
+        own = text[place]
+        visit(place + 1, (*made, own), used)
+        for word in dict(rules.substitutes).get(own, ()) + rules.any_substitutes:
+            if word != own:
+                visit(place + 1, (*made, word), (sub + 1, ins, dele, swap, dup))
+        if rules.deletable is None or own in rules.deletable:
+            visit(place + 1, made, (sub, ins, dele + 1, swap, dup))
+        if rules.duplicable is None or own in rules.duplicable:
+            visit(place + 1, (*made, own, own), (sub, ins, dele, swap, dup + 1))
+        if place + 1 < len(text) and text[place + 1] != own:
+            visit(place + 2, (*made, text[place + 1], own), (sub, ins, dele, swap + 1, dup))
+
+    visit(0, (), (0, 0, 0, 0, 0))
+    return found
+
+
+def fewest_edits(network: Network, region: EditedTexts, row: int, label: int) -> float:
+    """The largest number of edits that never changes the class; infinite if none of the allowed ones does."""
+    assert network.token_model is not None
+    found = math.inf
+    text = tuple(region.tokens[row].tolist())
+    for made, count in all_edited(text, region.rules, region.rules.total).items():
+        with torch.no_grad():
+            answer = int(network.token_model(torch.tensor([region.rules.read(made)])).argmax())
+        if answer != label:
+            found = min(found, count - 1)
+    return found

@@ -17,7 +17,9 @@ BENCHMARKS = {
     "prover": ("prover", "PROVER's LSTMs: images certified by each tier"),
     "cifar": ("cifar", "a residual network on CIFAR-10: seconds, memory and radii of single images"),
     "imdb": ("imdb", "256 words, 128 hidden units: seconds and memory"),
+    "reviews": ("reviews", "reviews of 200 words: radii of one word and of all, and the cost of one pass"),
     "long": ("long", "28 to 224 frames, 1 to 8 layers: radii of single frames, and the cost of one pass"),
+    "speech": ("speech", "spoken digits from the waveform on: proved and attacked at -90 to -70 dB"),
     "cost": ("cost", "seconds against frames and inputs"),
     "gpu": ("gpu", "1,000 inputs end to end: seconds, and FLOP/s as a share of the device's peak"),
 }

@@ -1,6 +1,8 @@
 """One column of a table: the radii of one tier, and the CPU seconds of its proofs alone."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,6 +12,7 @@ from torch import Tensor
 import holdfast as hf
 from holdfast.api.methods import Tier, default_methods
 from holdfast.api.perturbation import FramesOption
+from holdfast.bounding import first_bounds
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,16 @@ def measure(
     return Column(
         torch.tensor([b.upper.value if tier == "search" else b.lower.value for b in brackets]), spent
     )  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def backward_passes_only() -> Iterator[None]:
+    """Bound recurrent networks by backward passes alone, as POPQORN does, without affine forms."""
+    own = first_bounds._make_plan
+    first_bounds._plans.clear()
+    first_bounds._make_plan = lambda graph: None
+    try:
+        yield
+    finally:
+        first_bounds._make_plan = own
+        first_bounds._plans.clear()

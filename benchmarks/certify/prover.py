@@ -1,4 +1,4 @@
-"""PROVER's experiment (Ryou et al. 2021): LSTM classifiers of MNIST, every pixel perturbed by up to 0.01.
+"""PROVER's experiment (Ryou et al. 2021): LSTM classifiers of MNIST, every pixel perturbed by up to a radius.
 
 python -m benchmarks.certify prover --device cuda --frames 7 4
 python -m benchmarks.certify prover --frames 7 --count 2 --steps 0          the CPU seconds of one pass
@@ -45,7 +45,9 @@ def images(module: nn.Module, frames: int, count: int, folder: Path) -> tuple[Te
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", nargs="+", type=int, default=[7, 4], choices=[4, 7])
-    parser.add_argument("--radius", type=float, default=0.01)
+    parser.add_argument(
+        "--radius", nargs="+", type=float, default=[0.01], help="one row of the table for each"
+    )
     parser.add_argument("--count", type=int, default=100, help="images")
     parser.add_argument(
         "--steps", type=int, default=40, help="steps that train the relaxation's coefficients; 0: none"
@@ -58,6 +60,7 @@ def main(chosen: argparse.Namespace) -> None:
     table = Table(
         [
             "frames",
+            "radius",
             "images",
             "not attacked",
             "linear bounds (tier fast)",
@@ -77,38 +80,49 @@ def main(chosen: argparse.Namespace) -> None:
         x, y = (t.to(chosen.device) for t in images(module, frames, chosen.count, chosen.data))
         net = hf.Network.from_torch(module, domain=(0, 1), device=chosen.device)
 
-        def worst(
-            rows: Tensor, method: hf.Method[object], net: hf.Network = net, x: Tensor = x, y: Tensor = y
-        ) -> tuple[Tensor, Tensor, float]:
-            region = Ball(
-                x[rows],
-                torch.full((len(rows),), chosen.radius, dtype=torch.float64, device=x.device),
-                torch.inf,
-                net.domain,
-            )
-            began = time.process_time() if x.device.type == "cpu" else time.perf_counter()
-            problem = hf.Problem(
-                net, region, hf.Robustness(y[rows]), "worst", tuple(hf.result.Key(k) for k in rows.tolist())
-            )
-            found = [record.bracket for record in hf.solve([problem], [method], batch=len(rows))]
-            seconds = (time.process_time() if x.device.type == "cpu" else time.perf_counter()) - began
-            ends = torch.tensor([(b.lower.value, b.upper.value) for b in found], device=x.device)
-            return ends[:, 0] > 0, ends[:, 1] <= 0, seconds / max(1, len(rows))
+        for radius in chosen.radius:
 
-        every = torch.arange(len(x), device=x.device)
-        for method in (hf.certify.Certify(), hf.certify.Tighten(steps=0)):
-            worst(every[:1], method)  # Trace the network and warm up the device; not timed.
-        _, broken, _ = worst(every, hf.attacks.PGD())
-        proved, row = torch.zeros_like(broken), [frames, len(x), int((~broken).sum())]
-        for method in (
-            hf.certify.Certify(),
-            hf.certify.Tighten(steps=0),
-            *([hf.certify.Tighten(steps=chosen.steps)] if chosen.steps else []),
-        ):
-            left, seconds = every[~proved & ~broken], 0.0
-            if len(left):
-                proved[left], _, seconds = worst(left, method)
-            row += [int(proved.sum()), seconds]
-        if bool((proved & broken).any()):
-            raise SystemExit("an attack succeeds inside a proved ball. The proof is wrong.")
-        table.add(*row, *([] if chosen.steps else [None, None]))
+            def worst(
+                rows: Tensor,
+                method: hf.Method[object],
+                net: hf.Network = net,
+                x: Tensor = x,
+                y: Tensor = y,
+                radius: float = radius,
+            ) -> tuple[Tensor, Tensor, float]:
+                region = Ball(
+                    x[rows],
+                    torch.full((len(rows),), radius, dtype=torch.float64, device=x.device),
+                    torch.inf,
+                    net.domain,
+                )
+                began = time.process_time() if x.device.type == "cpu" else time.perf_counter()
+                problem = hf.Problem(
+                    net,
+                    region,
+                    hf.Robustness(y[rows]),
+                    "worst",
+                    tuple(hf.result.Key(k) for k in rows.tolist()),
+                )
+                found = [record.bracket for record in hf.solve([problem], [method], batch=len(rows))]
+                seconds = (time.process_time() if x.device.type == "cpu" else time.perf_counter()) - began
+                ends = torch.tensor([(b.lower.value, b.upper.value) for b in found], device=x.device)
+                return ends[:, 0] > 0, ends[:, 1] <= 0, seconds / max(1, len(rows))
+
+            every = torch.arange(len(x), device=x.device)
+            for method in (hf.certify.Certify(), hf.certify.Tighten(steps=0)):
+                worst(every[:1], method)  # Trace the network and warm up the device; not timed.
+            _, broken, _ = worst(every, hf.attacks.PGD())
+            proved, row = torch.zeros_like(broken), [frames, radius, len(x), int((~broken).sum())]
+            for method in (
+                hf.certify.Certify(),
+                hf.certify.Tighten(steps=0),
+                *([hf.certify.Tighten(steps=chosen.steps)] if chosen.steps else []),
+            ):
+                left, seconds = every[~proved & ~broken], 0.0
+                if len(left):
+                    proved[left], _, seconds = worst(left, method)
+                row += [int(proved.sum()), seconds]
+            if bool((proved & broken).any()):
+                raise SystemExit("an attack succeeds inside a proved ball. The proof is wrong.")
+            table.add(*row, *([] if chosen.steps else [None, None]))

@@ -61,14 +61,20 @@ def sentences(
 
 
 def train(
-    data: list[Sentence], hidden: int, classes: int, epochs: int, batch: int = 64, rate: float = 3e-3
+    data: list[Sentence],
+    hidden: int,
+    classes: int,
+    epochs: int,
+    batch: int = 64,
+    rate: float = 3e-3,
+    cell: str = "lstm",
 ) -> Reader:
     """Train on the state after the last word of each sentence, whatever its length; one seed for weights and
     order.
     """
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        module = Reader("lstm", data[0].x.shape[1], hidden, classes)
+        module = Reader(cell, data[0].x.shape[1], hidden, classes)
         optimiser = torch.optim.Adam(module.parameters(), lr=rate, weight_decay=1e-5)
         for _ in range(epochs):
             for chosen in torch.randperm(len(data)).split(batch):
@@ -83,7 +89,8 @@ def train(
 def answers(module: Reader, rows: list[Sentence]) -> Tensor:
     """Network outputs (sentences, classes)."""
     _, state = module.cell(pack_sequence([r.x for r in rows], enforce_sorted=False))
-    logits: Tensor = module.head(state[0][-1])
+    last = state[0] if isinstance(state, tuple) else state  # an LSTM has two states
+    logits: Tensor = module.head(last[-1])
     return logits
 
 
@@ -93,8 +100,10 @@ def accuracy(module: Reader, rows: list[Sentence]) -> float:
     return float((said == torch.tensor([r.label for r in rows])).double().mean())
 
 
-def trained(file: Path, data: list[Sentence], hidden: int, classes: int, epochs: int) -> Reader:
+def trained(
+    file: Path, data: list[Sentence], hidden: int, classes: int, epochs: int, cell: str = "lstm"
+) -> Reader:
     """The network from the file, or trained now and stored there."""
     if not file.exists():
-        save(train(data, hidden, classes, epochs), file)
-    return load(Reader("lstm", data[0].x.shape[1], hidden, classes), file)
+        save(train(data, hidden, classes, epochs, cell=cell), file)
+    return load(Reader(cell, data[0].x.shape[1], hidden, classes), file)

@@ -120,7 +120,7 @@ class Readers:
                 cost=20,
             ),
             Reader("VNN-LIB 1", ("one.vnnlib", "many.vnnlib"), _specified),
-            Reader("VNN-LIB 2", ("two.vnnlib",), _specified),
+            Reader("VNN-LIB 2", ("two.vnnlib", "several.vnnlib"), _specified),
             Reader("npz", ("plain.npz", "rich.npz"), lambda path: load_data(str(path), self.dense)),
             Reader("npy", ("box.npy", "mask.npy"), self._npy),
             Reader("csv", ("box.csv", "instances.csv", "key.csv"), self._csv),

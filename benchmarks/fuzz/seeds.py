@@ -209,6 +209,13 @@ def _specifications(folder: Path) -> None:
     (folder / "two.vnnlib").write_text(
         f"{head}{limits}(assert (or (<= Y[0,0] Y[0,1]) (> (+ (* 2.0 Y[0,0]) 1.5) 0.0)))\n"
     )
+    (folder / "several.vnnlib").write_text(
+        '(vnnlib-version <2.0>)\n(declare-network f (declare-input X float32 [1,2] "x") (declare-output Y real [] "y"))\n'
+        "(declare-network g (isomorphic-to f) (declare-input U real [1,2]) "
+        '(declare-hidden H float64 [3] "inner") (declare-output V real []))\n'
+        f"{limits}(assert (== X[0,0] U[0,0])) (assert (<= -0.1 (- X[0,1] U[0,1]) 0.1))\n"
+        "(assert (or (!= Y V) (<= (* X[0,0] H[2] (- H[0])) (+ V 0.5 (* 2 X[0,1] X[0,1])))))\n"
+    )
 
 
 def _monitors(folder: Path) -> None:

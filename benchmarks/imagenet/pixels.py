@@ -8,7 +8,7 @@ of queries of the model, so that the answers do not depend on the machine's spee
 
 The last line gives the paper's global pair for all photographs of a network, (mean lower + mean upper) / 2 +- half of
 the difference. With --maps, a saliency map of each photograph: the fall of the margin when one pixel of a grid becomes
-a corner of the colour cube. --out writes adversarial images and maps.
+a corner of the colour cube. --out draws photographs, adversarial photographs and maps.
 """
 
 import argparse
@@ -26,6 +26,8 @@ from benchmarks.certify.table import Table
 from benchmarks.imagenet.nets import SIZE, add_arguments, cpu_seconds, network, photographs
 from holdfast.result import Record
 
+DRAWN = 4  # Photographs in the figure; chosen by hand.
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser)
@@ -33,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--maps", type=int, default=0, help="pixels per side of the grid of a saliency map; 0: none"
     )
+    parser.add_argument("--mapped", type=int, help="photographs with a saliency map; default: all")
 
 
 @dataclass
@@ -83,10 +86,12 @@ def main(chosen: argparse.Namespace) -> None:
             # Pixels that may change: at least 0, at most one less than the counterexample changes.
             upper = statistics.mean(value - 1 for value in some)
             remarks.append(f"{name}: {upper / 2:.2f} +- {upper / 2:.2f} pixels over {len(some)} photographs")
-        if chosen.out is not None:
-            _write_pictures(chosen.out, name, x, records)
+        maps = None
         if chosen.maps:
-            remarks.append(_write_maps(chosen, net, name, x, y))
+            maps, remark = _map_pixels(chosen, net, name, x[: chosen.mapped], y[: chosen.mapped])
+            remarks.append(remark)
+        if chosen.out is not None:
+            _draw(chosen.out / name, x, records, maps)
     for remark in remarks:
         table.say(remark)
 
@@ -96,33 +101,51 @@ def _mean(values: Any) -> float | None:
     return statistics.mean(known) if known else None
 
 
-def _write_pictures(out: Path, name: str, x: Tensor, records: list[Record]) -> None:
-    """Write each adversarial photograph next to the original."""
-    for row, record in enumerate(records):
-        witness = record.bracket.upper.evidence.witness
-        if witness is not None:
-            _save(out / f"{name}-{row}-adversarial.png", torch.cat([x[row], witness], 2).permute(1, 2, 0))
+def _draw(path: Path, x: Tensor, records: list[Record], maps: Tensor | None) -> None:
+    """Draw photographs, adversarial photographs, the pixels that they change, and saliency maps (rows, side, side)."""
+    from matplotlib.figure import Figure
+
+    shown = [row for row, record in enumerate(records) if record.bracket.upper.evidence.witness is not None]
+    shown = shown[:DRAWN]
+    if not shown:
+        return
+    titles = ["photograph", "adversarial photograph", "changed pixels, enlarged"]
+    titles += [] if maps is None else ["fall of the margin by one pixel"]
+    figure = Figure(figsize=(2.6 * len(titles), 2.7 * len(shown)), layout="constrained")
+    axes = figure.subplots(len(shown), len(titles), squeeze=False)
+    for line, row in enumerate(shown):
+        witness = records[row].bracket.upper.evidence.witness
+        assert witness is not None
+        changed = (witness != x[row]).any(0)[None, None].float()
+        # Pixels are drawn as squares of 5 x 5, since single ones cannot be seen.
+        enlarged = torch.nn.functional.max_pool2d(changed, 5, stride=1, padding=2)[0, 0]
+        pictures = [x[row].permute(1, 2, 0), witness.permute(1, 2, 0), enlarged]
+        pictures += [] if maps is None else ([maps[row]] if row < len(maps) else [])
+        for place, picture in enumerate(pictures):
+            grey = {} if picture.dim() == 3 else {"cmap": "gray" if place == 2 else "inferno"}
+            axes[line, place].imshow(picture.numpy(), **grey)
+        count = int(changed.sum())
+        axes[line, 2].set_xlabel(f"{count} pixel{'' if count == 1 else 's'}")
+        for place, axis in enumerate(axes[line]):
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(titles[place] if line == 0 else "", fontsize=9)
+            axis.axis("on" if place < len(pictures) else "off")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for ending in ("png", "svg"):
+        figure.savefig(path.with_suffix(f".{ending}"), dpi=110)
 
 
-def _write_maps(chosen: argparse.Namespace, net: hf.Network, name: str, x: Tensor, y: Tensor) -> str:
-    """Measure the pixels of a grid; return what they show."""
+def _map_pixels(
+    chosen: argparse.Namespace, net: hf.Network, name: str, x: Tensor, y: Tensor
+) -> tuple[Tensor, str]:
+    """Measure the pixels of a grid; return the falls of the margin (rows, side, side), and what they show."""
     began, step = cpu_seconds(), SIZE // chosen.maps
     grid = torch.zeros(SIZE, SIZE, dtype=torch.bool)
     grid[step // 2 :: step, step // 2 :: step] = True
     drops = hf.saliency(net, x, y, unit="pixel", free=grid, progress=False)
     falls = drops.reshape(len(x), SIZE, SIZE)[:, grid]
-    if chosen.out is not None:
-        side = len(range(step // 2, SIZE, step))
-        for row, fall in enumerate(falls):
-            _save(chosen.out / f"{name}-{row}-saliency.png", fall.reshape(side, side))
-    return (
+    side = len(range(step // 2, SIZE, step))
+    return falls.reshape(len(x), side, side), (
         f"{name}: one changed pixel of {falls.shape[1]} lowers the margin by at most {float(falls.max()):.3g}, by "
         f"{float(falls.mean()):.3g} on average; {(cpu_seconds() - began) / len(x):.1f} CPU-s a photograph"
     )
-
-
-def _save(path: Path, values: Tensor) -> None:
-    import matplotlib.image
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    matplotlib.image.imsave(path, values.clamp(0, None).numpy(), cmap="inferno")

@@ -17,6 +17,7 @@ BENCHMARKS = {
         "six MNIST networks by certified radius and by uncertainty (DeepQuant, Table 6 and Fig. 10b)",
     ),
     "mnist_fc": ("vnncomp", "mnist_fc: 90 instances, 3 networks with 784 inputs"),
+    "practice": ("practice", "VNN-COMP: problems of 30 families, solved and open by family"),
     "radius": (
         "radius",
         "radius bounds of 100 digits against every search's counterexamples, and DeepQuant's s / Q",

@@ -320,5 +320,9 @@ def draw(bars: dict[str, dict[str, list[float]]], file: Path) -> None:
     for where, (title, found) in zip(axes, bars.items(), strict=False):
         count = len(next(iter(found.values())))
         draw_bars(where, [str(i + 1) for i in range(count)], found)
-        where.set(title=title, xlabel="input", ylabel="Q found")
+        # Inputs differ by orders of magnitude, so the axis is logarithmic.
+        where.set(title=title, xlabel="input", ylabel="Q found (log scale)", yscale="log")
+        shown = [value for values in found.values() for value in values if 0 < value < math.inf]
+        if shown:
+            where.set_ylim(min(shown) / 2, max(shown) * (max(shown) / min(shown)) ** 0.5 * 2)
     save(made, file)

@@ -160,7 +160,7 @@ def track(net: Network, sound: Tensor, rms: float, samples: int, seed: int) -> T
     A uniform draw from a ball in 512 dimensions lies close to its surface, so most draws are almost that
     loud.
     """
-    mutation = Noise(radius=rms * FRAME**0.5, p=2.0)
+    mutation = Noise(radius=rms * FRAME**0.5, norm=2.0)
     monitor = Monitor.fit(
         net, [sound], mutation, answer=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
         coverage as coverage,
     )
     from holdfast import (
+        edits as edits,
+    )
+    from holdfast import (
         errors as errors,
     )
     from holdfast import (
@@ -56,8 +59,15 @@ if TYPE_CHECKING:
     from holdfast import (
         verification as verification,
     )
+    from holdfast.api.assert_robust import assert_robust
+    from holdfast.api.column_effect import column_effect
+    from holdfast.api.counterfactuals import counterfactuals
+    from holdfast.api.decibels import decibels
+    from holdfast.api.edits import Edits
+    from holdfast.api.equivalent import equivalent
     from holdfast.api.harden import harden
     from holdfast.api.load import load
+    from holdfast.api.loop import Loop
     from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
@@ -74,6 +84,7 @@ if TYPE_CHECKING:
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
     from holdfast.region import Ball, Box, Columns
+    from holdfast.report.mlflow_log import log_to_mlflow
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
@@ -81,6 +92,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "holdfast.api.assert_robust": ("assert_robust",),
+    "holdfast.api.column_effect": ("column_effect",),
+    "holdfast.api.counterfactuals": ("counterfactuals",),
+    "holdfast.api.equivalent": ("equivalent",),
+    "holdfast.api.decibels": ("decibels",),
+    "holdfast.api.edits": ("Edits",),
     "holdfast.api.harden": ("harden",),
     "holdfast.api.prove": ("prove",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
@@ -97,7 +114,9 @@ _HOME = {
     "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
     "holdfast.api.load": ("load",),
+    "holdfast.api.loop": ("Loop",),
     "holdfast.region": ("Ball", "Box", "Columns"),
+    "holdfast.report.mlflow_log": ("log_to_mlflow",),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
@@ -109,6 +128,7 @@ _PACKAGES = (
     "attacks",
     "certify",
     "coverage",
+    "edits",
     "errors",
     "hamming",
     "hardening",
@@ -128,8 +148,10 @@ __all__ = [
     "Bracket",
     "Columns",
     "Contradiction",
+    "Edits",
     "Evidence",
     "HoldfastError",
+    "Loop",
     "Method",
     "Monitor",
     "Network",
@@ -142,10 +164,16 @@ __all__ = [
     "Threshold",
     "Within",
     "__version__",
+    "assert_robust",
     "bounds",
     "check",
+    "column_effect",
+    "counterfactuals",
+    "decibels",
+    "equivalent",
     "harden",
     "load",
+    "log_to_mlflow",
     "prove",
     "radius",
     "reach",
@@ -166,7 +194,17 @@ def __getattr__(name: str) -> object:
         value = getattr(importlib.import_module(_MODULE[name]), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}{_elsewhere(name)}")
+
+
+def _elsewhere(name: str) -> str:
+    """Where a class of this name is, as the end of a message; empty if no package has it."""
+    if not name[:1].isupper():
+        return ""
+    for package in _PACKAGES:
+        if hasattr(importlib.import_module(f"holdfast.{package}"), name):
+            return f". It is hf.{package}.{name}."
+    return ""
 
 
 def __dir__() -> list[str]:

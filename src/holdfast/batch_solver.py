@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -50,6 +51,10 @@ RECHECK_SECONDS = (
 REPLAY_SECONDS = (
     2.0  # Seconds after the deadline for replaying the counterexamples of the last step; chosen by hand.
 )
+# Time kept for replaying and evaluating again after the last step, in evaluations of the batch's inputs (float64 takes
+# two to three) and as a share of the batch's time; chosen by hand.
+CLOSING_EVALUATIONS = 8
+CLOSING_SHARE = 0.2
 TOO_LATE = "there was no time to find out whether it applies"
 UNEXAMINED = "the budget ended before it began"
 NOT_BEGUN = "not begun"  # Beginning of the reason where a method cannot finish anything in the budget.
@@ -75,6 +80,8 @@ class Stop:
     gap       stop a row when upper - lower <= gap.
     sign      stop a row when the sign of its number is known; one case <= 0 settles all cases of the same
               input.
+    began     when the call began, on the monotonic clock. Default: when its search begins. A function sets it
+              when it is called, so that its checks of the model count.
     """
 
     seconds: float | None = None
@@ -82,16 +89,30 @@ class Stop:
     gap: float = 0.0
     sign: bool = False
     each: float | None = None
+    began: float | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("seconds", self.seconds),
-            ("each", self.each),
-            ("queries", self.queries),
-            ("gap", self.gap),
-        ):
-            if value is not None and not value >= 0:
+        limits: dict[str, Any] = {
+            "seconds": self.seconds,
+            "each": self.each,
+            "queries": self.queries,
+            "gap": self.gap,
+        }
+        for name, value in limits.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise BadInput(f"stop: {name} must be a number, got {value!r:.60}.")
+            if value is not None and not float(value) >= 0:
                 raise BadInput(f"stop: {name} must not be negative, got {value}.")
+
+    def begin(self) -> "Stop":
+        """Return the same limits for a call that begins now."""
+        return replace(self, began=time.monotonic())
+
+    def remaining_seconds(self) -> float | None:
+        """Return the seconds left, at least 0; None: no limit."""
+        if self.seconds is None or self.began is None:
+            return self.seconds
+        return max(0.0, self.seconds - (time.monotonic() - self.began))
 
 
 @dataclass
@@ -122,6 +143,7 @@ class Work:
         default_factory=dict
     )  # method name -> (batch,) bool: rows that the method has finished
     began: float = field(default_factory=time.monotonic)
+    evaluation_seconds: float = 0.0  # of the batch's inputs, once
     queries: int = 0
     met: dict[int, Bound] = field(
         default_factory=dict
@@ -343,11 +365,12 @@ class BatchWorker:
                 in_time = in_time and time_limit.interrupt_late(
                     lambda: apply_other_records(work, task.others) is not None, False
                 )
-                status = (
-                    _step_in_turn(work, methods, self._stop, until, self._seed, tell)
-                    if in_time
-                    else "stopped"
-                )
+                status = "stopped"
+                if in_time:
+                    kept = CLOSING_EVALUATIONS * work.evaluation_seconds
+                    last = until - min(kept, CLOSING_SHARE * max(0.0, until - time.monotonic()))
+                    with time_limit.within(last):
+                        status = _step_in_turn(work, methods, self._stop, last, self._seed, tell)
             before = problem.network.queries
             with time_limit.within(max(until, time.monotonic()) + RECHECK_SECONDS):
                 if (
@@ -539,7 +562,9 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
     """Evaluate the centre, settle the rows that it decides, find the applicable methods. Returns True."""
     problem, centre = work.problem, work.problem.region.centre
     before = problem.network.queries
+    began = time.monotonic()
     work.answers = outputs = problem.answers(centre)
+    work.evaluation_seconds = time.monotonic() - began
     expected = (len(problem), problem.network.widths.get(problem.region.shape, *outputs.shape[1:2]))
     if outputs.shape != expected:
         raise BadInput(
@@ -570,7 +595,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
                 "witnessed",
                 "the input itself",
                 dtype=str(problem.network.dtype),
-                witness=data[row].cpu(),
+                witness=problem.region.trim(data[row].cpu()),
                 traits=DEFINITION,
             )
             outcome = problem.property.says(outputs[row], problem.network.classes)
@@ -860,7 +885,11 @@ def _apply_claims(
                 continue
             bound = said.bound(
                 place,
-                replace(shown, assumptions=part.region.assumptions(place), witness=seen[place].clone()),
+                replace(
+                    shown,
+                    assumptions=part.region.assumptions(place),
+                    witness=part.region.trim(seen[place].clone()),
+                ),
                 part,
             )
             if doubted and (i not in work.met or met < work.met[i].value):

@@ -78,12 +78,18 @@ FORM_MAP = Derivation("Affine forms", "centre, generators and error through a ma
 FORM_FUNCTION = Derivation(
     "Affine forms", "centre, generators and error through a function", 3, 6, 8, underflow=True
 )
-FORM_FUNCTION_RADIUS = Derivation("Affine forms", "radius through a function", 1, 4, 8)
 FORM_HALF_WIDTH = Derivation("Affine forms", "half of a band, and the errors that arrive", 1, 4, 4)
 FORM_PRODUCT_RADIUS = Derivation("Affine forms", "radius of a sum of two forms", 1, 4, 4, underflow=True)
 FORM_PRODUCT = Derivation("Affine forms", "band of a product of two forms", 1, 256, 2, 256, underflow=True)
+FORM_CURVED = Derivation(
+    "Affine forms", "band around products of noise symbols", 1, 256, 2, 256, underflow=True
+)
+FORM_REST = Derivation(
+    "Affine forms", "a radius less that of the inputs' symbols", 3, 4, 8, 2, underflow=True
+)
 FORM_MERGED = Derivation("Affine forms", "radius of merged noise symbols", 1, 2, 4)
 FORM_LINEAR_BOUND = Derivation("Affine forms", "linear bound read off a form", 3, 2, 4, underflow=True)
+FORM_HULL = Derivation("Affine forms", "hull of forms along rotated axes", 6, 8, 32, underflow=True)
 FORM_RELU = Derivation("Affine forms", "a ReLU with its own variable", 1, 6, 16, 1, underflow=True)
 FORM_BALL = Derivation("Affine forms", "distance of two centres", 1, 1, 2, 1)
 FORM_BALL_RADIUS = Derivation("Affine forms", "radius of a ball plus distances", 1, 3, 4)
@@ -132,6 +138,10 @@ GRADIENT_MIDDLE = Derivation("Gradients", "middle through a map", 1, 2, 2, 16, u
 GRADIENT_SUM = Derivation("Gradients", "sum of two middles", 1, 1, 1, 1)
 GRADIENT_INTERVAL = Derivation("Gradients", "middle of an interval of products", 1, 3, 4, 1, underflow=True)
 GRADIENT_ENDPOINTS = Derivation("Gradients", "endpoints from middle and half width", 1, 2, 2, 1)
+
+# ---- Flows
+FLOW_STEP = Derivation("Flows", "weighted sum of forms", 3, 12, 4, 16, underflow=True)
+FLOW_BOX = Derivation("Flows", "start plus time times rate", 1, 12, 2, 16, underflow=True)
 
 # ---- Regions
 NORM = Derivation("Regions", "norm: scaling, powers, sum, root", 3, 6, 16)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.foreign_text import first_line
-from holdfast.memory_budget import available_bytes, format_bytes
+from holdfast.memory_budget import available_bytes, format_bytes, is_out_of_memory
 
 CHUNK_BYTES = 2**20  # Bytes decompressed at once; chosen by hand.
 LARGEST_DATA = 8 * 2**30  # Bytes of the largest data file that is read; chosen by hand.
@@ -42,11 +42,11 @@ def explained_errors(
         yield
     except HoldfastError:
         raise
-    except MemoryError as error:
-        raise kind(
-            f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}"
-        ) from error
     except Exception as error:  # a damaged file may fail anywhere inside its reader
+        if is_out_of_memory(error):
+            raise kind(
+                f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}"
+            ) from error
         raise kind(f"{where}: {what} ({first_line(error)}). {hint}") from error
 
 

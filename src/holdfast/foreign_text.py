@@ -36,7 +36,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def cut_text(text: str, longest: int) -> str:
-    """Return the text, cut behind `longest` characters with the number of those that are missing."""
+    """Return the text, cut after `longest` characters, with the number of characters left out."""
     return text if len(text) <= longest else f"{text[:longest]}... {len(text) - longest} more characters"
 
 

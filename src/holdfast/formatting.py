@@ -15,7 +15,9 @@ what the reader sees: where v is a hair beyond a shorter decimal (1.0000000001 i
 bounds lie closer together than u (0.19999999 and 0.20000001 are not "0.1999" and "0.2001").
 """
 
+import difflib
 import math
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 
 from holdfast.foreign_text import UNSAFE
@@ -26,6 +28,7 @@ MOST_DIGITS = 12  # Significant digits at most, where fewer would show the round
 # Chosen by hand.
 HAIR = Decimal("0.1")
 LEAST_SHOWN = 1e-300  # A smaller positive bound is shown as ">0": it only states the sign. Chosen by hand.
+SIMILARITY = 0.5  # Of difflib, from which a name is proposed for a misspelled one; chosen by hand.
 LONG = 120  # Characters of a name, a class or a word; chosen by hand.
 
 
@@ -156,3 +159,9 @@ def _decimal_text(number: Decimal, digits: int) -> str:
     if -5 < exponent < digits:
         return f"{number:f}"
     return f"{number.scaleb(-exponent):f}e{exponent:+03d}"
+
+
+def suggest(value: object, names: Sequence[object]) -> str:
+    """Return ' Did you mean ...?' where one of the names is close to the value, else nothing."""
+    near = difflib.get_close_matches(str(value).lower(), [str(one) for one in names], 1, SIMILARITY)
+    return f" Did you mean {near[0]!r}?" if near else ""

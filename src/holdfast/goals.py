@@ -1,7 +1,7 @@
 """The goals: the quantities that a bracket may bound, and how such a bracket is read.
 
 A goal is given and stored as a word. `objective_of` returns its rules, which all other modules ask instead of
-comparing words. Inside a batch every goal is a minimisation: a goal that asks for a maximum is searched as the
+comparing words. Inside a batch every goal is a minimisation: a goal of a maximum is searched as the
 minimum of the negative, so the certified bound is always the lower one.
 """
 

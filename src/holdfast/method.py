@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import wraps
 from inspect import isabstract
 from typing import Any, ClassVar, Generic, TypeVar
@@ -43,7 +43,7 @@ class Claims:
     confidence: float | None = None
     assumptions: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
-    dtype: str = "torch.float64"  # the arithmetic of what is proved
+    dtype: str = "torch.float64"  # the arithmetic that the proof is about
     done: Tensor | None = None
     # (batch, ...) each: values that are stored with the records, such as saliency maps; NaN: nothing
     aside: Mapping[str, Tensor] = field(default_factory=dict)
@@ -75,6 +75,8 @@ class Method(ABC, Generic[State]):
     # its obstacle traces the model or builds its graph, which takes long for a large one: it is examined once the
     # methods that need neither have had their first, cheap steps (`is_opening`)
     needs_graph: ClassVar[bool] = False
+    # it answers about texts of different lengths (`Region.changes_length`)
+    reads_edits: ClassVar[bool] = False
     # it may begin with cheap steps that come before the steps of all other methods (`is_opening`)
     has_opening: ClassVar[bool] = False
 
@@ -102,6 +104,8 @@ class Method(ABC, Generic[State]):
 
     def unfit(self, problem: Problem) -> str | None:
         """Why the method is not used for this problem; None: it is used."""
+        if problem.region.changes_length and not self.reads_edits:
+            return "works on inputs of one length; edits change the length of a text"
         return (
             self.obstacle(problem)
             if problem.goal in self.goals
@@ -169,6 +173,12 @@ class Method(ABC, Generic[State]):
         """
         return None
 
+    def explain_interruption(self, state: State) -> str:
+        """Why the time was too short, for the record, if a step from this state is interrupted; empty: nothing to
+        say.
+        """
+        return ""
+
 
 Step = Callable[[Any, Problem, Any], tuple[Any, Claims]]
 
@@ -181,10 +191,17 @@ def _ending_in_time(step: Step) -> Step:
 
     @wraps(step)
     def ending(method: Any, problem: Problem, state: Any) -> tuple[Any, Claims]:
-        after, claims = time_limit.interrupt_late(lambda: step(method, problem, state), (state, Claims()))
+        late = Claims(fallback=method.explain_interruption(state))
+        after, claims = time_limit.interrupt_late(lambda: step(method, problem, state), (state, late))
         return state if after is None and time_limit.has_expired() else after, claims
 
     return ending
+
+
+def _needs_settings(kind: type[Method[Any]]) -> bool:
+    """Whether a method cannot be made without arguments, as one that takes a function of the user's."""
+    own = fields(kind) if is_dataclass(kind) else ()
+    return any(one.init and one.default is MISSING and one.default_factory is MISSING for one in own)
 
 
 def known_methods() -> dict[str, type[Method[Any]]]:
@@ -193,7 +210,7 @@ def known_methods() -> dict[str, type[Method[Any]]]:
     waiting = list(Method.__subclasses__())
     for kind in waiting:
         waiting += kind.__subclasses__()
-        if not isabstract(kind) and hasattr(kind, "finds"):
+        if not isabstract(kind) and hasattr(kind, "finds") and not _needs_settings(kind):
             keyword = kind.keyword or kind.__name__.lower()
             ours = keyword in found and all(
                 k.__module__.startswith("holdfast.") for k in (kind, found[keyword])

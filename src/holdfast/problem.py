@@ -2,7 +2,7 @@
 
 import builtins
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -76,7 +76,7 @@ class Problem:
         return self.family.at(1.0) if self.bounds_radius else self.region
 
     def limit(self) -> Tensor:
-        """Return (batch,): the value that stands for infinity: a region does not grow beyond its limit."""
+        """Return (batch,): the value that represents infinity: a region does not grow beyond its limit."""
         if self.bounds_radius:
             return self.family.limit()
         return torch.full((len(self),), math.inf)
@@ -86,12 +86,45 @@ class Problem:
 
         Sentences are given to the model as token ids.
         """
+        if self.region.changes_length:
+            return self.answers_to_texts(self.region.texts_read(x), precise=twin is not None)
         if twin is None and self.region.embedded and self.network.token_model is not None:
             return self.network.ask_tokens(self.region.as_data(x).clamp_min(0))
         return (twin or self.network)(x)
 
+    def answers_to_texts(self, texts: Sequence[tuple[int, ...]], *, precise: bool = False) -> Tensor:
+        """Outputs (n, outputs) for texts of any lengths, as token ids. Only texts of one length share a batch, and
+        none is filled up.
+
+        precise: by the network in float64, where there is one.
+        """
+        places: dict[int, list[int]] = {}
+        for place, text in enumerate(texts):
+            places.setdefault(len(text), []).append(place)
+        device, vectors, answers = self.network.device, self.network.vectors, dict[int, Tensor]()
+        assert vectors is not None
+        for length, some in places.items():
+            numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL, device)
+            rows = rows_per_call(length * vectors.shape[1], numbers)
+            for begin in range(0, len(some), rows):
+                part = some[begin : begin + rows]
+                tokens = torch.tensor([texts[place] for place in part], device=device)
+                answers.update(zip(part, self._answers_to_tokens(tokens, precise), strict=True))
+        return torch.stack([answers[place] for place in range(len(texts))])
+
+    def _answers_to_tokens(self, tokens: Tensor, precise: bool) -> Tensor:
+        vectors = self.network.vectors
+        assert vectors is not None
+        if self.network.token_model is not None and not precise:
+            return self.network.ask_tokens(tokens)
+        points = vectors[tokens.to(vectors.device)]
+        twin = self.network.double(points) if precise else None
+        return (twin or self.network)(points)
+
     def answers_to_data(self, data: Tensor) -> Tensor:
         """(n, *data shape) -> (n, outputs): outputs of the user's model for inputs as users give them."""
+        if self.region.changes_length:
+            return self.answers_to_texts(self.region.texts_read(data))
         if self.region.embedded and self.network.token_model is not None:
             return self.network.ask_tokens(data)
         points = self.region.from_data(data)

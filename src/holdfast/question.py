@@ -12,6 +12,9 @@ from holdfast.question_words import Json as Json
 from holdfast.question_words import plain as plain
 from holdfast.request import Request as Request
 
+# Options that older versions did not know: runs without them keep their fingerprints.
+NOT_IN_OLD_RUNS = ("edits",)
+
 
 @dataclass(frozen=True)
 class ModelDescription:
@@ -91,7 +94,7 @@ class Question:
     @property
     def frames_are_words(self) -> bool:
         """Whether the frames of an input are words."""
-        return self.asked.norm == "words" or self.model.vocabulary is not None
+        return self.asked.norm in ("words", "edits") or self.model.vocabulary is not None
 
     @property
     def fingerprint(self) -> str:
@@ -106,7 +109,11 @@ class Question:
             model.prepared,
             model.vocabulary,
             data.fingerprint,
-            asdict(self.asked),
+            {
+                name: value
+                for name, value in asdict(self.asked).items()
+                if value is not None or name not in NOT_IN_OLD_RUNS
+            },
         ]
         parts += [] if model.tokenizer is None else [model.tokenizer]
         return of_text(json.dumps(plain(parts), sort_keys=True))

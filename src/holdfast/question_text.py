@@ -46,6 +46,7 @@ NOT_SAID = {  # Options that do not change the meaning of a number, each with th
     "pictures": "how many pictures are drawn",
     "saliency": "an additional map; the results are the same",
     "certificates": "additional files; the results are the same",
+    "names": "labels of inputs and outputs; the claims are the same",
     "key": "known answers for a comparison",
 }
 USUAL = {"arithmetic": "real", "mode": "prove"}  # defaults, which the sentence leaves out
@@ -60,13 +61,13 @@ COVERED = {  # Options whose values are part of another field, where that field 
 
 LEADS = {
     "worst": "How low can the score of {model} fall in the region around {inputs}",
-    "verify": "Can what {instances} happen to {model}",
+    "verify": "Can {instances} give an output that its property forbids",
     "reach": "Between which values do the outputs of {model} lie, over {boxes}",
     "risk": "What can go wrong with {model} near {inputs}: how badly, how far away, how fast",
     "saliency": "How far can the margin of {model} fall when one place of {inputs} changes",
     "testgen": "How few changes make neurons of {model} do what they never did on {inputs}",
     "smoothing": "How far may {inputs} move",
-    "monitor": "How likely does {model} keep its answer when {inputs} are changed, place by place",
+    "monitor": "How likely does {model} keep its answer when one place of {inputs} changes",
 }
 
 
@@ -85,18 +86,14 @@ def _frame(question: Question) -> tuple[str, str]:
     inputs, command = _inputs(question), _command(question)
     if command in LEADS:
         many = len(question.asked.specification or ())
-        instances = (
-            "the instance describes"
-            if many == 1
-            else f"the {many} instances describe"
-            if many
-            else "the instances describe"
-        )
+        instances = model if many == 1 else f"any of the {many or ''} instances of {model}".replace("  ", " ")
         boxes = f"boxes around {inputs}" if question.data.count or question.data.name else "the box"
         lead = LEADS[command].format(model=model, inputs=inputs, instances=instances, boxes=boxes)
         return lead, f", before the smoothed {model} changes its answer" if command == "smoothing" else ""
     if question.asked.norm == "words":
         lead = f"How many words of {inputs} may be replaced"
+    elif question.asked.norm == "edits":
+        lead = f"How many edits may be made in {inputs}"
     elif question.asked.norm == "0":
         units = UNITS.get(question.asked.unit or "", "units (pixels of images, else numbers)")
         lead = f"How many {units} of {inputs} may change"
@@ -141,7 +138,8 @@ def _clauses(question: Question) -> Iterator[str]:
     for name in [*CLAUSES, *(f.name for f in fields(Request) if f.name not in CLAUSES)]:
         value = getattr(asked, name)
         in_lead = radius and (
-            (name == "unit" and asked.norm == "0" and value in UNITS) or (name == "norm" and value == "words")
+            (name == "unit" and asked.norm == "0" and value in UNITS)
+            or (name == "norm" and value in ("words", "edits"))
         )
         if value is None or in_lead or name in _ending_of(asked) & elsewhere:
             continue

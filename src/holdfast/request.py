@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from holdfast.formatting import norm_name
+from holdfast.formatting import format_nearest, norm_name
 from holdfast.question_words import Json, count_phrase, digest, short_hash, value_text
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ Summary = Callable[[Any], Json]
 
 PERTURBATION = "Perturbation"  # headings of the help of a command
 PROPERTY = "Property"
+FEW_SCALES = 6  # Scales of columns that a sentence names; the hash of the columns tells the others apart.
 LONGEST_LIST = 200  # Characters of a list of numbers; a longer one is described by its hash.
 
 
@@ -102,7 +103,8 @@ def hash_argument(value: Any) -> str:
 
 
 def _norm(norm: str, _: "Question") -> str:
-    return "counted in replaced words" if norm == "words" else f"in the {norm_name(value_text(norm))} norm"
+    counted = {"words": "counted in replaced words", "edits": "counted in edits"}
+    return counted.get(norm) or f"in the {norm_name(value_text(norm))} norm"
 
 
 def _frames(which: str, question: "Question") -> str:
@@ -136,15 +138,26 @@ def _free(mask: str, question: "Question") -> str:
 
 
 def _box(box: str, question: "Question") -> str:
-    return f"{_file(question, 'box', 'with ends')} (hash {short_hash(box)})"
+    given = _file(question, "box", "")
+    return f"{given} (hash {short_hash(box)})" if given else f"hash of the boxes {short_hash(box)}"
+
+
+def _softmax(on: bool, question: "Question") -> str:
+    """Say what the property is applied to: robustness and functions of the user compare plain outputs, whatever
+    the option says.
+    """
+    asked = question.asked.property
+    if on and isinstance(asked, str) and (asked == "robustness" or ":" in asked):
+        return "scored by the outputs before softmax"
+    return "of the softmax of the outputs" if on else "of the plain outputs"
 
 
 def _specification(files: Json, _: "Question") -> str:
     """Return one specification by its names, several by their number, with a hash of names and contents."""
     single = files[0] if isinstance(files, list | tuple) and len(files) == 1 else None
     if isinstance(single, list | tuple) and len(single) > 1:
-        return f"as {value_text(single[1])} says of {value_text(single[0])} ({digest(files)})"
-    return f"as {count_phrase(files, 'specification')} say"
+        return f"by the property file {value_text(single[1])} for {value_text(single[0])} ({digest(files)})"
+    return f"by {count_phrase(files, 'specification')}"
 
 
 def _columns(stored: Json, _: "Question") -> str:
@@ -158,8 +171,63 @@ def _columns(stored: Json, _: "Question") -> str:
     }
     parts = [f"{len(each)} columns by their kinds ({digest(stored)})"]
     parts += [f"columns that stay: {value_text(','.join(map(str, still)))}"] if still else []
-    parts += [f"in units of {value_text(scales)}"] if scales else []
+    if scales:
+        shown = [f"{value_text(name)} {format_nearest(float(scale))}" for name, scale in scales.items()]
+        more = f", and {len(shown) - FEW_SCALES} more" if len(shown) > FEW_SCALES else ""
+        parts.append(f"each change divided by the scale of its column: {', '.join(shown[:FEW_SCALES])}{more}")
     return f"as rows of a table ({'; '.join(parts)})"
+
+
+# How a monitor changes an element, by the kind of its mutation; see `holdfast.monitor.mutation`.
+MUTATIONS = {
+    "groups": "by its substitutes",
+    "typos": "by misspellings",
+    "noise": "by noise",
+    "own": "by a mutation of your own",
+    "still": "by nothing",
+}
+
+
+def _mutation(mutation: Json, _: "Question") -> str:
+    """Name the kind of mutation of a monitor, with the hash of all that its scores depend on."""
+    if isinstance(mutation, list | tuple) and len(mutation) == 2 and str(mutation[0]) in MUTATIONS:
+        return f"and a place changes {MUTATIONS[str(mutation[0])]} (hash {short_hash(str(mutation[1]))})"
+    return f"and a place changes by the mutation {value_text(mutation)}"
+
+
+# The kinds of edits, as a sentence counts them: singular and plural.
+EDIT_NOUNS = {
+    "substitute": ("substitution", "substitutions"),
+    "insert": ("insertion", "insertions"),
+    "delete": ("deletion", "deletions"),
+    "swap": ("swap of neighbours", "swaps of neighbours"),
+    "duplicate": ("duplication", "duplications"),
+}
+
+
+def _edits(edits: Json, _: "Question") -> str:
+    """Name the budgets of edits, and the hash of all their words and limits."""
+    if not isinstance(edits, Mapping):
+        return f"with the edits {value_text(edits)}"
+    return f"by at most {edit_budgets(edits)} ({digest(edits)})"
+
+
+def edit_budgets(edits: Mapping[str, Json]) -> str:
+    """Word the budgets of stored edits: '2 substitutions, 1 insertion, 2 edits in all'."""
+    counts = [(edits.get(name), nouns) for name, nouns in EDIT_NOUNS.items()]
+    parts = [f"{count} {nouns[count != 1]}" for count, nouns in counts if isinstance(count, int) and count]
+    total = edits.get("total")
+    parts += [f"{total} edit{'' if total == 1 else 's'} in all"] if total is not None else []
+    if edits.get("length") is not None:
+        parts.append(f"with the first {value_text(edits['length'])} tokens read")
+    return ", ".join(parts)
+
+
+def _outputs(which: str, question: "Question") -> str:
+    """Name the outputs that are part of the question; a monitor of classes compares the most likely one."""
+    if question.command.startswith("monitor") and which == "{'kind': 'classes'}":
+        return "where the answer is the most likely class"
+    return f"of the outputs {value_text(which)} alone"
 
 
 REGION_COMMANDS = ("worst", "risk")  # commands about a property over a region around each input
@@ -169,7 +237,7 @@ REGION_COMMANDS = ("worst", "risk")  # commands about a property over a region a
 class Request:
     """What the results depend on besides the network and the input. Fields that do not apply are None."""
 
-    norm: str | None = _option(  # a number, or "words"
+    norm: str | None = _option(  # a number, "words" or "edits"
         "how distances are measured",
         _norm,
         metavar="P",
@@ -254,6 +322,19 @@ class Request:
         commands=("radius",),
         summarise=lambda sets: [f"{len(sets)} sets", hash_argument(sets)],
     )
+    edits: Json = _option(  # noqa: RUF009  a field
+        "which edits of a text count, and with which words",
+        _edits,
+        metavar="EDITS",
+        panel=PERTURBATION,
+        help={
+            "": "For texts: count edits of words. A JSON file, or as text: "
+            "substitute=2,delete=1,insert=1,insertions=the|a. Other keys: swap, duplicate, total, as the "
+            "arguments of hf.Edits."
+        },
+        commands=("radius",),
+        summarise=lambda edits: edits.stored(),
+    )
     unit: str | None = _option(
         "what counts as one change under norm 0",
         lambda unit, _: f"counted in units of one {value_text(unit)}",
@@ -314,7 +395,7 @@ class Request:
     )
     epsilon: float | None = _option(
         "the margin by which the property must hold",
-        lambda epsilon, _: f"with epsilon {value_text(epsilon)}",
+        lambda margin, _: f"by a margin of more than {value_text(margin)}",
         metavar="NUMBER",
         panel=PROPERTY,
         help={
@@ -348,7 +429,7 @@ class Request:
     )
     softmax: bool | None = _option(
         "whether the property is of the softmax of the outputs",
-        lambda on, _: f"{'of the softmax of the outputs' if on else 'of the plain outputs'}",
+        _softmax,
         panel=PROPERTY,
         help={"": "Apply the property to the softmax of the outputs (default), or to the outputs."},
         commands=REGION_COMMANDS,
@@ -379,7 +460,7 @@ class Request:
     )
     outputs: str | None = _option(
         "which outputs",
-        lambda which, _: f"of the outputs {value_text(which)} alone",
+        _outputs,
         metavar="NUMBERS",
         panel=PROPERTY,
         help={
@@ -402,7 +483,7 @@ class Request:
         "what tests should cover", lambda criterion, _: f"by the criterion {value_text(criterion)}"
     )
     mutation: Json = _option(  # noqa: RUF009  a field
-        "how sequences are changed", lambda mutation, _: f"by the mutation {value_text(mutation)}"
+        "how sequences are changed", _mutation
     )
     # the type of each column, in order
     columns: Json = _option("what the columns of a table are", _columns)  # noqa: RUF009  a field

@@ -27,6 +27,11 @@ from holdfast.result import DONE, Bracket, Goal, Key, Record, trivial_bound
 
 __all__ = ["Choice", "Progress", "RunOutcome", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
 AT_ONCE = 1024  # Records read from the store at once, which bounds memory; chosen by hand.
+# Time kept for replaying the counterexamples of each part for the others, as a share of the budget and in checks of the
+# model, which are a forward pass of two inputs where the model was checked before. Each of three parts replays two
+# counterexamples in float32 and float64. Chosen by hand.
+COMBINING_SHARE = 0.1
+COMBINING_CHECKS = 4
 
 
 def solve(
@@ -99,18 +104,22 @@ def ask(
     Args:
         outputs: Called with the model's outputs at the inputs of each batch, as soon as they are known.
     """
-    began, stop = time.monotonic(), stop or Stop()
+    stop = stop or Stop()
+    stop = stop if stop.began is not None else stop.begin()
     if batch is not None and batch < 1:
         raise BadInput(f"batch must be at least 1, got {batch}.")
-    until = math.inf if stop.seconds is None else began + stop.seconds
+    until = math.inf if stop.seconds is None else time.monotonic() + (stop.remaining_seconds() or 0.0)
 
-    def prepare() -> tuple[BatchWorker, set[Key]]:
+    def prepare() -> tuple[BatchWorker, set[Key], float]:
+        check_seconds = 0.0
         for problem in problems:
+            began = time.monotonic()
             problem.check()
+            check_seconds = time.monotonic() - began
         worker = BatchWorker(problems, methods, stop, seed, hashed=hashed)
         if len(worker) != sum(len(problem) for problem in problems):
             raise BadInput("two questions share a key; give every row of every problem its own key.")
-        return worker, _done(worker, store)
+        return worker, _done(worker, store), check_seconds
 
     with time_limit.within(until + time_limit.PREPARATION):
         prepared = time_limit.interrupt_late(prepare, None)
@@ -121,24 +130,27 @@ def ask(
             f"{time_limit.PREPARATION:g} s after the budget was used up. Give a larger budget, or a "
             "smaller model."
         )
-    worker, done = prepared
+    worker, done, check_seconds = prepared
     related = _related_keys(problems)
+    seconds = stop.remaining_seconds()
+    if related and seconds is not None:
+        seconds -= min(COMBINING_SHARE * seconds, COMBINING_CHECKS * len(worker) * check_seconds)
     dealer = Scheduler(
         worker,
         worker.units(done, batch),
         store,
         total=len(worker),
         done=len(done),
-        beside=related,
+        related=related,
         progress=progress,
         outputs=outputs,
-        seconds=None if stop.seconds is None else stop.seconds - (time.monotonic() - began),
+        seconds=seconds,
     )
     ended = dealer.run(executor)
     faults = list(ended.faults)
     if related:
         supervised = executor is not None and not isinstance(executor, InProcess)
-        closing = max(until, time.monotonic()) + GRACE_SECONDS
+        closing = max(until, time.monotonic()) + (GRACE_SECONDS if supervised else 0.0)
         nothing: list[HoldfastError] = []
         with (
             time_limit.within(closing),
@@ -238,10 +250,14 @@ def _combine_parts(
 def _collect_records(
     asked: Problem, known: Sequence[Record], others: Iterable[Record]
 ) -> tuple[list[Record], list[HoldfastError]]:
-    brackets = [record.oriented for record in known]
-    work = Work(
-        asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre)
+    brackets, others = [record.oriented for record in known], list(others)
+    shown = any(
+        bound.evidence.witness is not None
+        for record in others
+        for bound in (record.bracket.lower, record.bracket.upper)
     )
+    twin = asked.network.double(asked.region.centre) if shown else None
+    work = Work(asked.lowest(), (asked.goal,) * len(asked), brackets, twin=twin)
     faults = apply_other_records(work, others)
     heard = zip(known, work.records("finished"), strict=True)
     return [
@@ -276,7 +292,14 @@ def answer_in_turn(
                 Unit(tuple(keys), whole=True, seconds=float("inf") if stop.each is None else stop.each)
             )
     return Scheduler(
-        worker, units, store, total=total, done=done, seconds=stop.seconds, progress=progress, blanks=False
+        worker,
+        units,
+        store,
+        total=total,
+        done=done,
+        seconds=stop.remaining_seconds(),
+        progress=progress,
+        blanks=False,
     ).run(executor)
 
 

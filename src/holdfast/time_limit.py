@@ -1,4 +1,4 @@
-"""Deadlines. The solver sets one, and long steps check it and end early with what they have.
+"""Deadlines. The solver sets one, and long steps check it and end early with their results so far.
 
 Three mechanisms, from cooperative to forced:
 

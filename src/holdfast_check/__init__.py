@@ -2,7 +2,14 @@
 docs/trust-base.md lists what it trusts.
 """
 
+from __future__ import annotations
+
+from holdfast_check.bundle import check_bundle
 from holdfast_check.errors import NoBounds, Rejected
+from holdfast_check.limits import time_limit
 from holdfast_check.proof import Model, ProofVerdict, check
 
-__all__ = ["Model", "NoBounds", "ProofVerdict", "Rejected", "check"]
+# The first number is the version of the proof format that is read (`proof.VERSION`).
+__version__ = "1.1.0"
+
+__all__ = ["Model", "NoBounds", "ProofVerdict", "Rejected", "check", "check_bundle", "time_limit"]

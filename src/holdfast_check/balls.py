@@ -26,7 +26,11 @@ absolute values are at most `total`; 16 gamma of it is subtracted.
 
 References: Boyd and Vandenberghe 2004, sections 5.2 and B.1 (Lagrangian duality of quadratic problems);
 Higham 2002, section 3.1.
+
+Assumption: v lies in the product of balls; multipliers and w are finite, p_g >= 0 and w_j > 0.
 """
+
+from __future__ import annotations
 
 import numpy as np
 

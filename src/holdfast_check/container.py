@@ -2,6 +2,8 @@
 and described models are such files.
 """
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,4 +1,9 @@
-"""The exception by which a check ends with rejection."""
+"""The exception by which a check ends with rejection, and a zip that refuses lists of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
 
 
 class Rejected(Exception):
@@ -17,3 +22,14 @@ def require(holds: object, what: str) -> None:
     """
     if not holds:
         raise Rejected(what)
+
+
+def zip_equal(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """The tuples of elements at equal places; ValueError if the lists have different lengths.
+
+    `zip(..., strict=True)` needs Python 3.10, and this checker also runs with 3.9.
+    """
+    columns = [list(one) for one in lists]
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"lists of {', '.join(str(len(column)) for column in columns)} elements")
+    return list(zip(*columns))

@@ -15,7 +15,12 @@ are trusted.
 References: linear bounds of activations: Zhang et al. 2018 (CROWN), Singh et al. 2019 (DeepPoly); of
 sigmoid(v) z and sigmoid(v) tanh(z): Ko et al. 2019 (POPQORN). The intercepts here come from subdivision
 (interval branch and bound), not from their formulas.
+
+Assumption: f and g are twice differentiable with the bounds that each class states, or piecewise linear;
+boxes are finite.
 """
+
+from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
@@ -28,11 +33,18 @@ from holdfast_check.arithmetic import (
     CURVE_LINES,
     CURVE_SIDES,
     KINKS,
+    ROOT_HALF,
+    TWO_BY_ROOT_PI,
     Array,
     charge,
+    erf,
+    exponential,
+    normal_distribution,
     sigmoid,
     tanh,
 )
+from holdfast_check.errors import zip_equal
+from holdfast_check.limits import look_at_clock
 
 Point = tuple[Array, ...]  # A point of the box: one array per pre-activation (v, or v and z).
 # The largest number of times a box is halved, each time along one side (chosen by hand; more halvings only
@@ -44,16 +56,15 @@ NEAR = 2.0**-14
 
 
 @dataclass(frozen=True)
-class MonotoneFunction:
-    """A nondecreasing function f with bounds of |f|, |f'| and |f''| on the real line; f' is computed from the
-    value f(v).
-    """
+class SmoothFunction:
+    """A function f with bounds of |f|, |f'| and |f''| on the real line."""
 
     value: Callable[[Array], Array]
-    derivative: Callable[[Array], Array]  # f' as a function of f(v).
-    size: float | None  # sup |f|; None: f is the identity, with |f(v)| = |v|.
+    derivative: Callable[[Array, Array], Array]  # f' as a function of v and f(v).
+    size: float | None  # sup |f|; None: |f(v)| <= |v|.
     first: float  # sup |f'|
     second: float  # sup |f''|
+    rises: bool = True  # Whether f is nondecreasing.
 
     def largest(self, lower: Array, upper: Array) -> Array:
         """A bound of |f| on [lower, upper]."""
@@ -62,13 +73,52 @@ class MonotoneFunction:
         )
 
 
+GELU_CUBIC, GELU_SCALE = 0.044715, float.fromhex("0x1.9884533d43651p+0")  # The second is 2 sqrt(2 / pi).
+
+
+def _silu_derivative(v: Array, _: Array) -> Array:
+    s = sigmoid(v)
+    return s + v * s * (1.0 - s)
+
+
+def _gelu_derivative(v: Array, _: Array) -> Array:
+    short = np.clip(v, -9.0, 9.0)
+    result: Array = normal_distribution(v) + short * exponential(-0.5 * short * short) * (
+        0.5 * TWO_BY_ROOT_PI * ROOT_HALF
+    )
+    return result
+
+
+def _gelu_gate(v: Array) -> Array:
+    """sigmoid(2 sqrt(2 / pi) (v + 0.044715 v^3)); beyond 30 it is 0 or 1 up to 1e-300."""
+    short = np.clip(v, -30.0, 30.0)
+    return sigmoid(GELU_SCALE * (short + GELU_CUBIC * short * short * short))
+
+
+def _gelu_tanh_derivative(v: Array, _: Array) -> Array:
+    s, short = _gelu_gate(v), np.clip(v, -30.0, 30.0)
+    result: Array = s + short * s * (1.0 - s) * GELU_SCALE * (1.0 + 3 * GELU_CUBIC * short * short)
+    return result
+
+
 # The last number bounds |f''|: sigmoid'' = s (1 - s) (1 - 2 s), |sigmoid''| <= 1 / (6 sqrt 3) = 0.09622...;
-# tanh'' = -2 t (1 - t^2), |tanh''| <= 4 / (3 sqrt 3) = 0.76980...
+# tanh'' = -2 t (1 - t^2), |tanh''| <= 4 / (3 sqrt 3) = 0.76980...; |erf''| <= 4 / sqrt(2 pi e) = 0.96788...;
+# silu'' = s (1 - s) (2 + v (1 - 2 s)), at most 1/2; gelu'' = (2 - v^2) exp(-v^2 / 2) / sqrt(2 pi), at most
+# 0.79788...; the GELU by tanh has 0.79788... at 0 too, and 0.83 is a margin above (tests compare with 80 digits).
+# Values of silu and both GELUs are wrong by less than 2^-44 (1 + |v|), derivatives by less than 2^-44 (1 + |v|).
 CURVES = {
-    "one": MonotoneFunction(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
-    "identity": MonotoneFunction(lambda v: v, np.ones_like, None, 1.0, 0.0),
-    "sigmoid": MonotoneFunction(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
-    "tanh": MonotoneFunction(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
+    "one": SmoothFunction(np.ones_like, lambda v, f: np.zeros_like(f), 1.0, 0.0, 0.0),
+    "identity": SmoothFunction(lambda v: v, lambda v, f: np.ones_like(f), None, 1.0, 0.0),
+    "sigmoid": SmoothFunction(sigmoid, lambda v, s: s * (1.0 - s), 1.0, 0.25, 0.0963),
+    "tanh": SmoothFunction(tanh, lambda v, t: 1.0 - t * t, 1.0, 1.0, 0.7699),
+    "erf": SmoothFunction(
+        erf, lambda v, f: TWO_BY_ROOT_PI * exponential(-(np.clip(v, -20.0, 20.0) ** 2)), 1.0, 1.1284, 0.968
+    ),
+    "silu": SmoothFunction(lambda v: v * sigmoid(v), _silu_derivative, None, 1.1, 0.5001, False),
+    "gelu": SmoothFunction(lambda v: v * normal_distribution(v), _gelu_derivative, None, 1.13, 0.798, False),
+    "gelu by tanh": SmoothFunction(
+        lambda v: v * _gelu_gate(v), _gelu_tanh_derivative, None, 1.13, 0.83, False
+    ),
 }
 
 
@@ -88,7 +138,7 @@ class ProductFunction:
         return 1 if self.g == "one" else 2
 
     @property
-    def curves(self) -> "tuple[ProductFunction | PiecewiseLinear, ...]":
+    def curves(self) -> tuple[ProductFunction | PiecewiseLinear, ...]:
         """The factors, one per pre-activation."""
         return (ProductFunction(self.f), ProductFunction(self.g))[: self.arguments]
 
@@ -101,9 +151,13 @@ class ProductFunction:
         return CURVES[self.f].value(v_0) * CURVES[self.g].value(z)
 
     def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
-        """An interval that contains all values on a box. Both factors are nondecreasing, so each lies between
-        its values at the ends, and the product of two intervals lies between products of their ends.
+        """An interval that contains all values on a box. A nondecreasing factor lies between
+        its values at the ends, and the product of two intervals lies between products of their ends. A factor
+        that is not nondecreasing is bounded by `least` with slopes of zero.
         """
+        if not (CURVES[self.f].rises and CURVES[self.g].rises):
+            level = (np.zeros_like(lower[0]),) * self.arguments
+            return self.least(1.0, level, lower, upper), -self.least(-1.0, level, lower, upper)
         (l_v, l_z), (u_v, u_z) = self._two(lower), self._two(upper)
         f, g = (
             [CURVES[name].value(end) for end in ends]
@@ -120,14 +174,19 @@ class ProductFunction:
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """(slopes below, slopes above), one per pre-activation; any slopes are sound."""
-        if self.arguments == 1:
+        if self.arguments == 1 and CURVES[self.f].rises:
             return (_below(CURVES[self.f], lower[0], upper[0]),), (
                 _below(CURVES[self.f], -upper[0], -lower[0]),
             )
+        if self.arguments == 1:  # Convex around zero: the tangent at the middle, and the chord.
+            curve, middle = CURVES[self.f], (lower[0] + upper[0]) / 2
+            tangent = curve.derivative(middle, curve.value(middle))
+            ends = curve.value(lower[0]), curve.value(upper[0])
+            return (tangent,), (chord_slope(*ends, lower[0], upper[0], tangent),)
         chords, middles = [], []
-        for curve, low, high in zip((CURVES[self.f], CURVES[self.g]), lower, upper, strict=True):
+        for curve, low, high in zip_equal((CURVES[self.f], CURVES[self.g]), lower, upper):
             f_low, f_high = curve.value(low), curve.value(high)
-            chords.append(_chord(f_low, f_high, low, high, curve.derivative(f_low)))
+            chords.append(chord_slope(f_low, f_high, low, high, curve.derivative(low, f_low)))
             middles.append((f_low + f_high) / 2)
         both = chords[0] * middles[1], chords[1] * middles[0]
         return both, both
@@ -165,10 +224,11 @@ class ProductFunction:
         answer, best = np.full(len(a), np.inf), np.full(len(a), np.inf)
         of, v, z, h, k = np.arange(len(a)), (l_v + u_v) / 2, (l_z + u_z) / 2, *half
         for division in range(DIVISIONS + 1):
+            look_at_clock()
             f_v, g_z = f.value(v), g.value(z)
             middle = sign * f_v * g_z - (a[of] + quad[of] * v) * v - b[of] * z
-            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of] - 2 * quad[of] * v) * h
-            fall_z = np.abs(sign * f_v * g.derivative(g_z) - b[of]) * k
+            fall_v = np.abs(sign * f.derivative(v, f_v) * g_z - a[of] - 2 * quad[of] * v) * h
+            fall_z = np.abs(sign * f_v * g.derivative(z, g_z) - b[of]) * k
             bound = (
                 middle
                 - fall_v
@@ -212,13 +272,13 @@ class PiecewiseLinear:
     arguments: int = 1
 
     @property
-    def curves(self) -> "tuple[ProductFunction | PiecewiseLinear, ...]":
+    def curves(self) -> tuple[ProductFunction | PiecewiseLinear, ...]:
         return (self,)
 
     def value(self, *v: Array) -> Array:
         x, first = v[0], self.kinks[0]
         result = self.value_there + np.where(x < first, self.factors[0], self.factors[1]) * (x - first)
-        for kink, before, after in zip(self.kinks[1:], self.factors[1:], self.factors[2:], strict=False):
+        for kink, before, after in zip(self.kinks[1:], self.factors[1:], self.factors[2:]):
             result = result + (after - before) * np.maximum(x - kink, 0.0)
         return result
 
@@ -251,7 +311,7 @@ class PiecewiseLinear:
         there = np.select([middle < kink for kink in self.kinks], self.factors[:-1], self.factors[-1])
         lines = [(there, self.value(middle))]
         for first, last in itertools.combinations(points, 2):
-            slope = _chord(self.value(first), self.value(last), first, last, there)
+            slope = chord_slope(self.value(first), self.value(last), first, last, there)
             spans = (first < middle) & (middle < last)
             lines.append((slope, np.where(spans, self.value(first) + slope * (middle - first), np.nan)))
         slopes, heights = np.stack([line[0] for line in lines]), np.stack([line[1] for line in lines])
@@ -266,7 +326,7 @@ class PiecewiseLinear:
 RELU = PiecewiseLinear((0.0,), (0.0, 1.0), 0.0)
 
 
-def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Array) -> Array:
+def chord_slope(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Array) -> Array:
     """The slope of the chord over [low, high]; `otherwise` where the interval is too narrow to divide by its
     width.
     """
@@ -274,7 +334,7 @@ def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Arra
     return np.where(wide, (f_high - f_low) / np.where(wide, high - low, 1.0), otherwise)
 
 
-def _below(curve: MonotoneFunction, lower: Array, upper: Array) -> Array:
+def _below(curve: SmoothFunction, lower: Array, upper: Array) -> Array:
     """The slope, at the middle of [lower, upper], of the convex envelope of an s-shaped curve that is odd up
     to a constant, with its inflection point at zero. The envelope follows the curve up to the point whose
     tangent meets the curve at `upper`.
@@ -284,11 +344,13 @@ def _below(curve: MonotoneFunction, lower: Array, upper: Array) -> Array:
     for _ in range(30):
         point = (start + end) / 2
         f_point = curve.value(point)
-        before = f_point + curve.derivative(f_point) * (upper - point) < f_upper
+        before = f_point + curve.derivative(point, f_point) * (upper - point) < f_upper
         start, end = np.where(before, point, start), np.where(before, end, point)
     point = np.where(lower >= 0, lower, (start + end) / 2)
     f_point, middle = curve.value(point), (lower + upper) / 2
-    tangent = curve.derivative(f_point)
+    tangent = curve.derivative(point, f_point)
     return np.where(
-        middle < point, curve.derivative(curve.value(middle)), _chord(f_point, f_upper, point, upper, tangent)
+        middle < point,
+        curve.derivative(middle, curve.value(middle)),
+        chord_slope(f_point, f_upper, point, upper, tangent),
     )

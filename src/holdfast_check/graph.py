@@ -2,6 +2,8 @@
 in `check_signatures`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, Array
-from holdfast_check.errors import Rejected, require
-from holdfast_check.functions import PiecewiseLinear, ProductFunction
+from holdfast_check.convex import ConvexFunction
+from holdfast_check.errors import Rejected, require, zip_equal
+from holdfast_check.functions import RELU, PiecewiseLinear, ProductFunction
 from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
 from holdfast_check.steps import Builder, FunctionStep, Program, StepView
 
@@ -71,7 +74,7 @@ class Declared:
         require(self.kind in (None, kind), f"{name!r} is declared as {self.kind}, but is {kind}")
         same = self.sizes is None or (
             len(self.sizes) == len(shape)
-            and all(size in (None, found) for size, found in zip(self.sizes, shape, strict=True))
+            and all(size in (None, found) for size, found in zip_equal(self.sizes, shape))
         )
         require(same, f"{name!r} is declared with the sizes {self.sizes}, but has {shape}")
 
@@ -105,9 +108,10 @@ def program(graph: ModelGraph) -> Program:
     made = set(values)  # All names defined, including those of unsupported values.
     # Values of which only the order is known: the output of a softmax is represented by its input.
     ranked: set[str] = set()
+    last = _last_softmax(graph)
     for number, node in enumerate(graph.nodes):
         try:
-            _follow(builder, graph.opset, node, values, kinds, made, ranked)
+            _follow(builder, graph.opset, node, values, kinds, made, ranked, number == last)
         except (Rejected, *UNREADABLE) as error:
             raise Rejected(
                 f"node {number} ({node.op}, with output {', '.join(node.outputs)}): {error}"
@@ -123,6 +127,25 @@ def program(graph: ModelGraph) -> Program:
     return Program(graph.input_shape, builder.steps, output, graph.output in ranked)
 
 
+def _last_softmax(graph: ModelGraph) -> int | None:
+    """The node of a softmax behind which elements only move, so that claims about the order of the outputs hold
+    for its input; None if there is none, or if other nodes read it.
+    """
+    readers = [name for node in graph.nodes for name in node.inputs]
+    wanted = graph.output
+    if readers.count(wanted):
+        return None
+    for number in range(len(graph.nodes) - 1, -1, -1):
+        node = graph.nodes[number]
+        if wanted in node.outputs:
+            if node.op in ("Softmax", "LogSoftmax"):
+                return number
+            if node.op not in PLACES or not node.inputs or readers.count(node.inputs[0]) != 1:
+                return None
+            wanted = node.inputs[0]
+    return None
+
+
 def _follow(
     builder: Builder,
     opset: int,
@@ -131,8 +154,11 @@ def _follow(
     kinds: dict[str, str],
     made: set[str],
     ranked: set[str],
+    ranks: bool,
 ) -> None:
-    """Translate one node and add its outputs to `values`."""
+    """Translate one node and add its outputs to `values`. ranks: whether it is a softmax of which only the order
+    is kept.
+    """
     from holdfast_check.recurrent import GATES, unroll_layer
 
     form = form_of(node.op, opset)
@@ -160,14 +186,14 @@ def _follow(
             node.op in PLACES,
             "it reads the output of a softmax; this checker supports a softmax as the last step only",
         )
-    if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
-        ranked.update(outputs)
     results = (
         unroll_layer(builder, node, tuple(given))
         if node.op in GATES
-        else Operators(builder, node, opset).apply(given)
+        else Operators(builder, node, opset, ranks).apply(given)
     )
-    for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
+    if ranked.intersection(node.inputs) or (ranks and results is given[0]):
+        ranked.update(outputs)
+    for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,)):
         if name:
             require(not isinstance(value, StepView) or value.index.size > 0, f"{name!r} is empty")
             values[name] = value
@@ -195,6 +221,11 @@ def _view(value: Value) -> StepView:
     return value
 
 
+def _drop_last(view: StepView) -> StepView:
+    """The same elements without a last axis of size one."""
+    return StepView(view.step, view.index[..., 0])
+
+
 def _small(*shape: int) -> None:
     """Reject a shape that does not fit in memory, before the value is created."""
     size = 1
@@ -206,8 +237,9 @@ def _small(*shape: int) -> None:
 class Operators:
     """One node. Each method implements the operator of its name; the inputs match its signature."""
 
-    def __init__(self, builder: Builder, node: GraphNode, opset: int) -> None:
+    def __init__(self, builder: Builder, node: GraphNode, opset: int, ranks: bool = False) -> None:
         self.builder, self.op, self.attributes, self.opset = builder, node.op, node.attributes, opset
+        self.ranks = ranks  # Whether only the order of the outputs of this softmax is kept.
         self.name, self.outputs = node.outputs[0], len(node.outputs)
 
     def apply(self, given: list[Value | None]) -> Value | tuple[Value, ...]:
@@ -344,7 +376,7 @@ class Operators:
         given = self._option("axes", axes)
         along = list(range(len(first))) if given is None else self._axes(given, len(x.shape))
         by = [1] * len(first) if steps is None else _ints(steps)
-        for start, end, axis, step in zip(first, last, along, by, strict=True):
+        for start, end, axis, step in zip_equal(first, last, along, by):
             size = x.shape[axis]
             require(step != 0 and size > 0, "a slice with a step of zero, or of an empty axis")
             low, high = (0, size) if step > 0 else (-1, size - 1)
@@ -385,7 +417,7 @@ class Operators:
         _small(*(size + around[axis] + around[axis + many] for axis, size in enumerate(x.shape)))
         return StepView(
             view.step,
-            np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1),
+            np.pad(view.index, list(zip_equal(around[:many], around[many:])), constant_values=-1),
         )
 
     def Gemm(self, x: Value, weight: Value, bias: Array | None = None) -> Value:
@@ -400,7 +432,21 @@ class Operators:
         return self._product(x, weight, bias)
 
     def MatMul(self, x: Value, weight: Value) -> Value:
+        if isinstance(x, StepView) and isinstance(weight, StepView):
+            return self._product_of_values(x, weight)
         return self._product(x, weight, None)
+
+    def _product_of_values(self, a: StepView, b: StepView) -> StepView:
+        """(..., m, k) times (..., k, n): all products a_mk b_kn, each a function of two numbers, then sums over k."""
+        require(
+            len(a.shape) >= 2 and len(b.shape) >= 2 and a.shape[-1] == b.shape[-2],
+            f"shapes {a.shape} and {b.shape}",
+        )
+        left, right = a.index[..., :, None, :], np.swapaxes(b.index, -1, -2)[..., None, :, :]
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        _small(*shape)
+        products = self._multiply(StepView(a.step, left), StepView(b.step, right))
+        return _drop_last(self._linear(products, np.ones((shape[-1], 1))))
 
     def _product(self, x: Value, weight: Value, bias: Array | None) -> Value:
         """(..., k) times a constant (k, n), or a constant (m, k) times (k, n) or (k,), plus a bias that
@@ -458,10 +504,10 @@ class Operators:
             attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes,
             "automatic padding together with pads",
         )
-        small = self.op == "Conv" or all(pad < k for pad, k in zip(pads, kernel * 2, strict=True))
+        small = self.op == "Conv" or all(pad < k for pad, k in zip_equal(pads, kernel * 2))
         require(small, f"pads {pads} that are not smaller than the window {kernel}")
         index, counts = x.index, []
-        for axis, (size, k, step, hole) in enumerate(zip(sizes, kernel, strides, holes, strict=True)):
+        for axis, (size, k, step, hole) in enumerate(zip_equal(sizes, kernel, strides, holes)):
             before, after = pads[axis], pads[axis + many]
             counts.append((size + before + after - hole * (k - 1) - 1) // step + 1)
             require(counts[-1] > 0, f"a window of {hole * (k - 1) + 1} in {size + before + after}")
@@ -536,9 +582,7 @@ class Operators:
         index = index.reshape(*view.shape[:2], *counts, -1)
         values = [StepView(view.step, index[..., place]) for place in range(index.shape[-1])]
         while len(values) > 1:
-            pairs = [
-                self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2], strict=False)
-            ]
+            pairs = [self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2])]
             values = pairs + values[len(pairs) * 2 :]
         return values[0]
 
@@ -601,7 +645,16 @@ class Operators:
             a, b = b, a
         if not isinstance(b, StepView):
             return self.builder.add_scaled(self.name, [(_view(a), b.astype(np.float64))])
-        (f, v), (g, z) = self._factor(_view(a)), self._factor(b)
+        return self._multiply(_view(a), b)
+
+    def _multiply(self, a: StepView, b: StepView) -> StepView:
+        """a b element by element. x x and x sigmoid(x) are functions of one number, which loses less."""
+        (f, v), (g, z) = self._factor(a), self._factor(b)
+        if v.step == z.step and v.shape == z.shape and bool((v.index == z.index).all()):
+            if f == g == "identity":
+                return self.builder.apply_function(self.name, ConvexFunction("square"), v)
+            if {f, g} == {"identity", "sigmoid"}:
+                return self.builder.apply_function(self.name, ProductFunction("silu"), v)
         return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
     def _factor(self, value: StepView) -> tuple[str, StepView]:
@@ -617,14 +670,66 @@ class Operators:
         return "identity", value
 
     def Div(self, a: Value, b: Value) -> Value:
-        if isinstance(b, StepView):
-            raise Rejected("division by a value that depends on the input")
+        if isinstance(b, StepView):  # a / b = a (1 / b), for positive b.
+            inverse = self._invert(b)
+            if not isinstance(a, StepView):
+                return self.builder.add_scaled(self.name, [(inverse, a.astype(np.float64))])
+            return self._multiply(a, inverse)
         divisor = b.astype(np.float64)
         require(
             bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()),
             "division by zero, or by a number that is not finite or too large",
         )
         return self.builder.add_scaled(self.name, [(_view(a), 1.0 / divisor)])
+
+    def _invert(self, x: StepView) -> StepView:
+        """1 / x for positive values; 1 / sqrt(v) is one function of v."""
+        step = self.builder.steps[x.step]
+        if (
+            isinstance(step, FunctionStep)
+            and step.function == ConvexFunction("sqrt")
+            and bool((x.index >= 0).all())
+        ):
+            own = StepView(step.parts[0].source, step.parts[0].take[x.index])
+            return self.builder.apply_function(self.name, ConvexFunction("rsqrt"), own)
+        return self.builder.apply_function(self.name, ConvexFunction("reciprocal"), x)
+
+    def Reciprocal(self, x: Value) -> Value:
+        return self._invert(_view(x))
+
+    def Exp(self, x: Value) -> Value:
+        """Functions of one number that are convex or concave."""
+        return self.builder.apply_function(self.name, ConvexFunction(self.op.lower()), _view(x))
+
+    Log = Sqrt = Exp
+
+    def Softplus(self, x: Value) -> Value:
+        """log(1 + exp(x)); torch returns x above 20, where the two differ by less than 2.1e-9."""
+        name = "softplus of torch" if self.opset == DESCRIBED else "softplus"
+        return self.builder.apply_function(self.name, ConvexFunction(name), _view(x))
+
+    def Elu(self, x: Value) -> Value:
+        """alpha elu(x) + (1 - alpha) relu(x), with elu the function for alpha = 1."""
+        alpha = float(self.attributes.get("alpha", 1.0))
+        bent = self.builder.apply_function(self.name, ConvexFunction("elu"), _view(x))
+        if alpha == 1.0:
+            return bent
+        straight = self.builder.apply_function(self.name, RELU, _view(x))
+        return self.builder.add_scaled(self.name, [(bent, alpha), (straight, 1.0 - alpha)])
+
+    def Gelu(self, x: Value) -> Value:
+        name = "gelu by tanh" if self.attributes.get("approximate", "none") == "tanh" else "gelu"
+        return self.builder.apply_function(self.name, ProductFunction(name), _view(x))
+
+    def Pow(self, x: Value, exponent: Array) -> Value:
+        """x^2, x^3 = x x^2, x^4 = (x^2)^2, and the square root."""
+        require(exponent.size == 1, "a power with several exponents")
+        power, view = float(np.ravel(exponent)[0]), _view(x)
+        if power == 0.5:
+            return self.builder.apply_function(self.name, ConvexFunction("sqrt"), view)
+        require(power in (2.0, 3.0, 4.0), f"the power {power:g}; this checker supports 1/2, 2, 3 and 4")
+        square = self._multiply(view, view)
+        return square if power == 2 else self._multiply(view if power == 3 else square, square)
 
     def Neg(self, x: Value) -> Value:
         return self.builder.add_scaled(self.name, [(_view(x), -1.0)])
@@ -650,22 +755,68 @@ class Operators:
             self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean)
         )
 
+    def LayerNormalization(self, x: Value, scale: Array, bias: Array | None = None) -> Value:
+        """(x - mean) / sqrt(variance + epsilon) scale + bias, over the axes from `axis` on; not of a list of one.
+
+        The matrix of x - mean has the entries 1 - 1 / n and -1 / n, each rounded at most twice.
+        """
+        axis = self._axis(self.attributes.get("axis", -1), len(x.shape))
+        many, own = int(np.prod(x.shape[axis:])), x.shape[axis:]
+        require(
+            scale.shape == own and (bias is None or bias.shape == own), "the scale or bias has another shape"
+        )
+        view = _view(x)
+        flat = StepView(view.step, view.index.reshape(*x.shape[:axis], many))
+        apart = self._linear(flat, np.eye(many) - np.full((many, many), 1.0 / many))
+        squares = self.builder.apply_function(self.name, ConvexFunction("square"), apart)
+        epsilon = self.attributes.get("epsilon", 1e-5 if self.opset == DESCRIBED else float(np.float32(1e-5)))
+        spread = self._linear(squares, np.full((many, 1), 1.0 / many), np.array([float(epsilon)]))
+        inverse = self.builder.apply_function(self.name, ConvexFunction("rsqrt"), spread)
+        normal = self._multiply(apart, inverse)
+        offset = 0.0 if bias is None else bias.astype(np.float64).ravel()
+        result = self.builder.add_scaled(self.name, [(normal, scale.astype(np.float64).ravel())], offset)
+        return StepView(result.step, result.index.reshape(x.shape))
+
     def Softmax(self, x: Value) -> Value:
-        """The identity: `program` ensures that the claim depends only on the order of the outputs. Before
-        opset 13 a softmax runs over all axes from `axis` on, later over this one alone.
+        """Before opset 13 a softmax runs over all axes from `axis` on, later over this one alone.
+
+        A last one is the identity, since `program` ensures that the claim depends only on the order of the
+        outputs. Any other is p_i = 1 / (1 + sum over j != i of exp(x_j - x_i)), and its logarithm is minus the
+        logarithm of that sum; differences of two elements cancel what moves all of them.
         """
         old = 0 < self.opset < 13
+        view = _view(x)
         axis = self._axis(self.attributes.get("axis", 1 if old else -1), len(x.shape))
         over = int(np.prod(x.shape[axis:])) if old else x.shape[axis]
-        require(_view(x).index.size == over, "a softmax that does not run over all outputs")
-        return x
+        if self.ranks and view.index.size == over:
+            return x
+        index = (
+            view.index.reshape(*x.shape[:axis], over) if old else np.moveaxis(view.index, axis, -1)
+        )  # (..., over)
+        if over == 1:
+            return self.builder.affine(self.name, x.shape, [], 0.0 if self.op == "LogSoftmax" else 1.0)
+        _small(*index.shape, over - 1)
+        others = np.array([[j for j in range(over) if j != i] for i in range(over)])
+        theirs, own = index[..., others], np.repeat(index[..., None], over - 1, -1)  # (..., over, over - 1)
+        apart = self.builder.add_scaled(
+            self.name, [(StepView(view.step, theirs), 1.0), (StepView(view.step, own), -1.0)]
+        )
+        risen = self.builder.apply_function(self.name, ConvexFunction("exp"), apart)
+        total = _drop_last(self._linear(risen, np.ones((over - 1, 1)), np.ones(1)))
+        if self.op == "LogSoftmax":
+            logs = self.builder.apply_function(self.name, ConvexFunction("log"), total)
+            result = self.builder.add_scaled(self.name, [(logs, -1.0)])
+        else:
+            result = self._invert(total)
+        placed = result.index.reshape(x.shape) if old else np.moveaxis(result.index, -1, axis)
+        return StepView(result.step, placed)
 
     LogSoftmax = Softmax
 
     def Sigmoid(self, x: Value) -> Value:
         return self.builder.apply_function(self.name, ProductFunction(self.op.lower()), _view(x))
 
-    Tanh = Sigmoid
+    Tanh = Erf = Sigmoid
 
     def Relu(self, x: Value) -> Value:
         alpha = self.attributes.get("alpha", float(np.float32(0.01)) if self.opset != DESCRIBED else 0.01)

@@ -5,6 +5,8 @@ recurrent network needs is read: every other field is either listed below as wit
 function, or rejected.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -184,7 +186,7 @@ def _node(message: Mapping[str, Any], number: int) -> GraphNode:
     return GraphNode(op, tuple(message["input"]), tuple(message["output"]), attributes)
 
 
-def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
+def _read_declaration(message: Mapping[str, Any]) -> tuple[str, Declared]:
     """A ValueInfoProto: its name, and its declared element type and sizes (None: not declared, or open)."""
     name, tensor = message.get("name", ""), message.get("type", {}).get("tensor_type")
     if tensor is None:
@@ -230,7 +232,7 @@ def _input(given: dict[str, Declared], constants: Mapping[str, Array], ir_versio
 def _unique(messages: list[Mapping[str, Any]], what: str) -> dict[str, Declared]:
     """Declarations by name; reject empty and repeated names."""
     found: dict[str, Declared] = {}
-    for name, declared in map(_declared, messages):
+    for name, declared in map(_read_declaration, messages):
         require(name and name not in found, f"two {what} are called {name!r}")
         found[name] = declared
     return found

@@ -34,7 +34,11 @@ s at that step; adding it is charged by beta times the largest |x|.
 
 References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly); Wang et al. 2021 (beta-CROWN) for the
 multipliers of splits.
+
+Assumption: the file's steps are the model's (`graph`); float64, rounded to nearest.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,8 +57,9 @@ from holdfast_check.arithmetic import (
     charge,
     round_up,
 )
-from holdfast_check.errors import NoBounds, Rejected
+from holdfast_check.errors import NoBounds, Rejected, zip_equal
 from holdfast_check.functions import PiecewiseLinear
+from holdfast_check.limits import look_at_clock
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import AffineStep, FunctionStep, Program, StepTerm
 
@@ -79,7 +84,7 @@ class FunctionLinearBounds:
     @staticmethod
     def of(
         step: FunctionStep, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends
-    ) -> "FunctionLinearBounds":
+    ) -> FunctionLinearBounds:
         """Compute intercepts for the given slopes; any finite slopes are sound."""
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
@@ -89,7 +94,7 @@ class FunctionLinearBounds:
             -step.function.least(-1.0, tuple(-slope for slope in above), *ends),
         )
         sizes = np.maximum(np.abs(least), np.abs(most))
-        for low, high, slope, other in zip(*ends, below, above, strict=True):
+        for low, high, slope, other in zip_equal(*ends, below, above):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
         return FunctionLinearBounds(below, least, above, most, round_up(sizes, INTERCEPTS) + TINY)
 
@@ -127,11 +132,15 @@ class StepBounds:
         ]
         # A bound of the length of any sum, including the coefficients that meet at one step.
         self.terms = max(terms) + 4 * len(parts)
-        self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
+        # Per step (batch, n): the elements whose intervals a backward pass has tightened.
+        self.narrowed = [
+            np.zeros((len(self.region.lower), step.size), dtype=bool) for step in self.program.steps
+        ]
         # Leaves that are shown to contain no point.
         self.empty = np.zeros(len(self.region.lower), dtype=bool)
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
         for place, step in enumerate(self.program.steps[1:], 1):
+            look_at_clock()
             if isinstance(step, AffineStep):
                 self._affine(step, place)
             else:
@@ -189,20 +198,22 @@ class StepBounds:
 
     def _narrow(self, part: StepTerm, reader: FunctionStep) -> None:
         """Tighten the intermediate bounds of a function's pre-activations by backward passes. Elements whose
-        interval contains no kink of a piecewise-linear function are skipped.
+        interval contains no kink of a piecewise-linear function are skipped, part by part, so that the bounds of a
+        part do not depend on the parts that are computed with it.
         """
         source = self.program.steps[part.source]
         if part.source == 0:
             return
-        wanted = np.zeros(source.size, dtype=bool)
-        wanted[part.take[part.take >= 0]] = True
+        used = np.zeros(source.size, dtype=bool)
+        used[part.take[part.take >= 0]] = True
+        open_: Array = np.tile(used, (len(self.region.lower), 1))
         if isinstance(reader.function, PiecewiseLinear):
             low, high = self.lower[part.source], self.upper[part.source]
-            wanted &= np.any(
-                [((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0
-            )
-        wanted &= ~self.narrowed[part.source]
-        self.narrowed[part.source] |= wanted
+            kinks = reader.function.kinks
+            open_ &= np.any([(low < kink) & (kink < high) for kink in kinks], axis=0)
+        open_ &= ~self.narrowed[part.source]
+        self.narrowed[part.source] |= open_
+        wanted: Array = np.asarray(open_.any(0))
         # The proof may bring slopes for individual backward passes: `ends/T` (k,) lists elements of step T,
         # and `ends/K/T` (2, k, n) holds the slopes at step K for their lower bounds and for their upper
         # bounds.
@@ -213,6 +224,7 @@ class StepBounds:
             if f"ends/{at}/{part.source}" in self.slopes
         }
         wanted[given] = False
+        open_[:, given] = True
         widest = max(step.size for step in self.program.steps[: part.source + 1])
         at_once = max(1, NUMBERS // (2 * widest * len(self.region.lower)))
         for chosen, slopes in ((np.flatnonzero(wanted), {}), (given, own)):
@@ -222,14 +234,19 @@ class StepBounds:
                     at: self._with(at, array[:, some].reshape(1, -1, array.shape[-1]))
                     for at, array in slopes.items()
                 }
-                self._refine_by_walk(part.source, chosen[some], planes)
+                self._refine_by_walk(part.source, chosen[some], open_[:, chosen[some]], planes)
 
-    def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionLinearBounds]) -> None:
-        """Tighten the intervals of selected elements of a step by one backward pass."""
+    def _refine_by_walk(
+        self, place: int, some: Array, parts: Array, planes: Mapping[int, FunctionLinearBounds]
+    ) -> None:
+        """Tighten the intervals of selected elements of a step by one backward pass, in the parts of the region
+        that `parts`, (batch, selected elements), names.
+        """
         rows = np.zeros((len(some), self.program.steps[place].size))
         rows[np.arange(len(some)), some] = 1.0
         least = self.backward_pass(place, np.concatenate([rows, -rows])[None], planes)
         low, high = self.lower[place], self.upper[place]
+        least = np.where(np.concatenate([parts, parts], 1), least, -np.inf)
         met = np.fmax(low[:, some], least[:, : len(some)]), np.fmin(high[:, some], -least[:, len(some) :])
         low[:, some], high[:, some] = self._leaf(*met)
         if not bool((low[:, some] <= high[:, some]).all()):
@@ -301,6 +318,7 @@ class StepBounds:
         for at in range(len(self.lower) - 1, 0, -1):
             if at not in waiting:
                 continue
+            look_at_clock()
             step, own = steps[at], waiting.pop(at)
             if isinstance(step, AffineStep):
                 weight += (np.abs(own) @ self.sizes[at][:, :, None])[..., 0]
@@ -311,10 +329,8 @@ class StepBounds:
                 up, down = np.maximum(own, 0.0), np.minimum(own, 0.0)
                 weight += (np.abs(own) * planes.sizes).sum(-1)
                 constant += (up * planes.least + down * planes.most).sum(-1)
-                passed = [
-                    up * low + down * high for low, high in zip(planes.below, planes.above, strict=True)
-                ]
-            for part, coefficients in zip(step.parts, passed, strict=True):
+                passed = [up * low + down * high for low, high in zip_equal(planes.below, planes.above)]
+            for part, coefficients in zip_equal(step.parts, passed):
                 arrived = part.back(coefficients, steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
         least = self.region.minimum(waiting[0]) if 0 in waiting else np.zeros_like(constant)

@@ -1,21 +1,25 @@
 """Proof and witness files: their claims, the model they refer to, and the decision whether a claim holds."""
 
+from __future__ import annotations
+
 import gzip
 import hashlib
-import itertools
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast_check import container, onnx_file, replay
-from holdfast_check.arithmetic import LARGEST, Array
+from holdfast_check.arithmetic import LARGEST, Array, down
+from holdfast_check.claim_text import ClaimNames, ClaimNumbers, class_rows, digest_of
 from holdfast_check.errors import Rejected
 from holdfast_check.graph import ModelGraph, program
+from holdfast_check.limits import OutOfTime
 from holdfast_check.planes import StepBounds
 from holdfast_check.quadratic import SecondOrderBounds
 from holdfast_check.region import CheckedRegion, inside
@@ -23,9 +27,14 @@ from holdfast_check.steps import FunctionStep, Program
 from holdfast_check.tree import leaves, margins, paths
 
 SCHEMA, VERSION = "holdfast-proof", 1  # The format of proof files that this checker reads.
+LARGEST_MODEL = 2**31  # Unpacked bytes of a model file (chosen by hand).
+BLOCK_BYTES = 2**20  # Bytes that are read at once (chosen by hand).
 # The number of float64 values of one step over all subproblems that are processed together (2 MiB; chosen by
 # hand).
 AT_ONCE = 2**18
+# Margins of float64 exceed those of rational arithmetic by at most this fraction if the two agree (chosen by hand: both
+# try the slopes that follow from their intervals).
+AGREES = Fraction(1, 10**6)
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}  # The norms of balls, by their names in a file.
 # Arrays of untrusted numbers for the function at a step; docs/proofs.md describes them.
 SLOPES = {
@@ -44,12 +53,15 @@ class ProofVerdict:
     """The result of checking one file.
 
     Attributes:
-        claim: what was checked, formulated from the numbers in the file.
+        claim: what was checked, formulated from the numbers in the file and the margin that was computed.
         reason: why the file was rejected; empty if it was accepted.
         margin: by how much the claim holds or fails; None if no bound was computed.
         header: the file's own description of itself.
+        finished: False if a time limit ended the check; then the file was neither accepted nor found wrong.
+        numbers: the claim in numbers; None if the file could not be read.
         compared: the result of the comparison with onnxruntime, or why there was none; empty for a model that
             is not an .onnx file.
+        recomputed: the result in rational arithmetic, or why there is none; empty if it was not asked for.
     """
 
     accepted: bool
@@ -58,6 +70,9 @@ class ProofVerdict:
     margin: float | None = None
     header: dict[str, Any] = field(default_factory=dict)
     compared: str = ""
+    numbers: ClaimNumbers | None = None
+    finished: bool = True
+    recomputed: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,17 +87,34 @@ class Model:
     runtime: replay.Runtime | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def read_file(path: str | Path) -> "Model":
+    def read_file(path: str | Path) -> Model:
         """Read an .onnx file or a described model (.safetensors), optionally compressed with gzip."""
-        try:
-            data = Path(path).read_bytes()
-            data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
-        except (OSError, EOFError, zlib.error) as error:
-            raise Rejected(f"{path} cannot be read: {error}") from error
+        data = _read_unpacked(Path(path))
         of_onnx = Path(path).name.endswith((".onnx", ".onnx.gz"))
         graph: ModelGraph = onnx_file.read_onnx(data) if of_onnx else container.read_described_model(data)
         digest = hashlib.sha256(data).hexdigest()
         return Model(digest, Path(path).name, program(graph), replay.Runtime(data) if of_onnx else None)
+
+    @staticmethod
+    def digest_of(path: str | Path) -> str:
+        """The SHA-256 by which certificates name a model file."""
+        return hashlib.sha256(_read_unpacked(Path(path))).hexdigest()
+
+
+def _read_unpacked(path: Path) -> bytes:
+    """The bytes of a file, decompressed if its name ends in .gz; Rejected if they are too many."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            # In blocks, since `read(n)` allocates n bytes before it reads.
+            blocks, size = [], 0
+            while size <= LARGEST_MODEL and (block := stream.read(BLOCK_BYTES)):
+                blocks.append(block)
+                size += len(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Rejected(f"{path} cannot be read: {error}") from error
+    if size > LARGEST_MODEL:
+        raise Rejected(f"{path}: larger than {LARGEST_MODEL} bytes")
+    return b"".join(blocks)
 
 
 @dataclass(frozen=True)
@@ -93,14 +125,14 @@ class SignTree:
         groups: the groups of rows that are proved over the leaves.
         multipliers: (splits of all leaves, rows of these groups).
         slopes: `rows/K`, (leaves, rows of these groups, n).
-        anew (in the file, `signs/anew`): whether backward passes tighten intermediate bounds over each leaf.
+        refine (in the file, `signs/anew`): whether backward passes tighten intermediate bounds over each leaf.
     """
 
     tree: Array
     groups: tuple[int, ...]
     multipliers: Array
     slopes: dict[str, Array]
-    anew: bool
+    refine: bool
 
 
 @dataclass(frozen=True)
@@ -118,11 +150,11 @@ class Claim:
     cuts: Array
     slopes: dict[str, Array]
     point: Array | None
-    told: str
+    numbers: ClaimNumbers
     signs: SignTree | None
 
     @staticmethod
-    def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
+    def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
         """Read and validate the claim of a file."""
         try:
             return _claim(header, arrays, built)
@@ -132,18 +164,17 @@ class Claim:
 
 def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
     """The claim of a file; other exceptions than Rejected report malformed files."""
-    size, outputs = int(np.prod(built.input_shape)), built.output.index.size
-    kind, above = header["kind"], _number(header["above"])
-    matrix, offset, groups, what = _property(header["property"], arrays, outputs)
+    numbers, region, ball = claim_numbers(
+        header, arrays, int(np.prod(built.input_shape)), built.output.index.size
+    )
+    kind, above = numbers.kind, numbers.above
+    matrix, offset, groups = numbers.matrix, numbers.offset, numbers.groups
     if built.ranked and not _ranks(matrix, offset, above):
         raise Rejected(
             "the model ends with a softmax, of which this checker knows only the order of the outputs, "
             "and the claim depends on more than their order"
         )
-    region, where, ball = _region(header["region"], arrays, size)
-    point = _vector(arrays["witness"], size) if kind == "witness" else None
-    if kind not in ("proof", "witness"):
-        raise ValueError(f"a file of kind {kind!r}")
+    point = numbers.point
     if point is not None and not inside(point, *ball):
         raise Rejected("the witness does not lie in the region")
     cuts = arrays.get("tree", np.array([-1])).ravel()
@@ -155,12 +186,38 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     slopes = {
         name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES
     }
-    told = (
-        f"{what} is above {above!r} {where}"
-        if kind == "proof"
-        else f"{what} is not above {above!r} at the witness, which lies {where}"
+    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, numbers, signs)
+
+
+def claim_numbers(
+    header: dict[str, Any], arrays: dict[str, Array], size: int, outputs: int
+) -> tuple[ClaimNumbers, CheckedRegion, Any]:
+    """The numbers of the claim of a file about a network with `size` inputs and `outputs` outputs, its region, and the
+    arguments of `region.inside`.
+    """
+    kind, above, about = header["kind"], _number(header["above"]), header["region"]
+    if kind not in ("proof", "witness"):
+        raise ValueError(f"a file of kind {kind!r}")
+    matrix, offset, groups, label = _property(header["property"], arrays, outputs)
+    region, where, ball = _region(about, arrays, size)
+    numbers = ClaimNumbers(
+        kind=kind,
+        where=where,
+        size=size,
+        outputs=outputs,
+        lower=region.lower[0],
+        upper=region.upper[0],
+        norm=str(about["norm"]),
+        radius=None if about["norm"] == "box" else _number(about["radius"]),
+        matrix=matrix,
+        offset=offset,
+        groups=groups,
+        above=above,
+        label=label,
+        point=_vector(arrays["witness"], size) if kind == "witness" else None,
+        names=ClaimNames.from_json(header.get("names"), size, outputs),
     )
-    return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs)
+    return numbers, region, ball
 
 
 def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
@@ -238,13 +295,6 @@ def _vector(values: Array, size: int) -> Array:
     return wide
 
 
-def _name(*arrays: Array) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of arrays, as their name in a verdict."""
-    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[
-        :16
-    ]
-
-
 def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[CheckedRegion, str, Any]:
     """The region, its description for the verdict, and the arguments of `region.inside`."""
     lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
@@ -256,7 +306,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
             raise ValueError("a box with an infinite bound")
         return (
             CheckedRegion(lower[None], upper[None]),
-            f"in the box {_name(lower, upper)}",
+            f"in the box {digest_of(lower, upper)}",
             (lower, LARGEST, math.inf, *ball[3:]),
         )
     radius, norm, centre = (
@@ -272,12 +322,16 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
     )
     if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
         raise ValueError("a region with an invalid radius, share, centre or box")
-    told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
+    told = f"within {radius!r} of the centre {digest_of(centre)} in the norm {about['norm']}"
     if not bool((shares == 1).all()):  # The verdict must mention everything that makes the region smaller.
-        told += f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {_name(shares)}"
+        told += (
+            f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {digest_of(shares)}"
+        )
     if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
         alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
-        told += f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {_name(lower, upper)}"
+        told += (
+            f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {digest_of(lower, upper)}"
+        )
     return (
         CheckedRegion.ball(centre, radius, norm, shares, lower, upper),
         told,
@@ -287,19 +341,14 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
 
 def _property(
     about: dict[str, Any], arrays: dict[str, Array], outputs: int
-) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
-    """The matrix, offset and groups of rows of the claim, and their description for the verdict."""
+) -> tuple[Array, Array, tuple[tuple[int, ...], ...], int | None]:
+    """The matrix, offset and groups of rows of the claim, and the class if it is about one."""
     if "class" in about:
         label = int(about["class"])
         if not 0 <= label < outputs or outputs < 2:
             raise ValueError(f"class {label} of {outputs}")
-        matrix = np.delete(np.eye(outputs)[label] - np.eye(outputs), label, 0)
-        return (
-            matrix,
-            np.zeros(len(matrix)),
-            tuple((row,) for row in range(len(matrix))),
-            f"the output of class {label} less any other",
-        )
+        matrix = class_rows(label, outputs)
+        return matrix, np.zeros(len(matrix)), tuple((row,) for row in range(len(matrix))), label
     matrix, offset = arrays["property/rows"].astype(np.float64), arrays["property/offset"].astype(np.float64)
     if matrix.ndim != 2 or matrix.shape[1] != outputs or offset.shape != matrix.shape[:1] or len(matrix) == 0:
         raise ValueError(f"rows of shape {matrix.shape} for {outputs} outputs")
@@ -308,9 +357,7 @@ def _property(
     groups = tuple(tuple(int(row) for row in group) for group in about["groups"])
     if not groups or not all(group and all(0 <= row < len(matrix) for row in group) for group in groups):
         raise ValueError("groups that are empty or list rows that do not exist")
-    each = "every row" if all(len(group) == 1 for group in groups) else "a row of every group"
-    lengths = np.array([len(group) for group in groups])
-    return matrix, offset, groups, f"{each} of {_name(matrix, offset, lengths, np.concatenate(groups))}"
+    return matrix, offset, groups, None
 
 
 def _ranks(matrix: Array, offset: Array, above: float) -> bool:
@@ -387,10 +434,10 @@ def _by_signs(claim: Claim, signs: SignTree, built: Program) -> float:
         )
         slopes = {**at, **{name: array[some] for name, array in signs.slopes.items()}}
         least = (
-            margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew)
+            margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.refine)
             - claim.above
         )
-        worst = min(worst, *(_least(least[:, a:b]) for a, b in itertools.pairwise(starts)))
+        worst = min(worst, *(_least(least[:, a:b]) for a, b in zip(starts, starts[1:])))
         if not worst > 0:
             break
     return worst
@@ -411,23 +458,54 @@ def shown(claim: Claim, built: Program) -> float:
     return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
 
 
-def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
+def _recompute(claim: Claim, built: Program, margin: float) -> str:
+    """The comparison with rational arithmetic, as a text for the verdict; Rejected if it does not prove the claim."""
+    from holdfast_check.exact import NotRecomputed, exact_margin  # It reads the claims of this module.
+
+    try:
+        found = exact_margin(claim, built)
+    except NotRecomputed as why:
+        return f"not recomputed in rational arithmetic: {why}"
+    if not found > 0:
+        raise Rejected(
+            f"rational arithmetic does not prove it: its margin is {float(found):.6g}, in float64 {margin:.6g}"
+        )
+    agrees = found >= Fraction(margin) * (1 - AGREES)
+    told = "rational arithmetic agrees" if agrees else "rational arithmetic proves it with a smaller margin"
+    return f"{told}: margin {float(found):.9g}, in float64 {margin:.9g}"
+
+
+def read_header(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Header and arrays of the bytes of a file."""
+    metadata, arrays = container.read_container(data)
+    try:
+        header = json.loads(metadata.get(SCHEMA, "null"))
+    except (ValueError, RecursionError) as error:
+        raise Rejected("this file is no proof: it has no proof header") from error
+    if not isinstance(header, dict):
+        raise Rejected("this file is no proof: it has no proof header")
+    return header, arrays
+
+
+def check(model: str | Path | Model, proof: str | Path, *, exact: bool = False) -> ProofVerdict:
     """Decide whether the claim of a file holds for this model. A file that cannot be read or verified is
     rejected, with the reason.
+
+    exact: also compute a proof's margin in rational arithmetic, where `exact` supports it, and reject the file if that
+    does not prove the claim.
     """
     header: dict[str, Any] = {}
-    told = str(proof)
+    told, numbers = str(proof), None
     try:
         opened = model if isinstance(model, Model) else Model.read_file(model)
         try:
             data = Path(proof).read_bytes()
         except OSError as error:
             raise Rejected(f"{proof} cannot be read: {error}") from error
-        metadata, arrays = container.read_container(data)
+        header, arrays = read_header(data)
         try:
-            header = json.loads(metadata.get(SCHEMA, "null"))
             said = header["schema"], header["version"], header["model"]["sha256"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (KeyError, TypeError) as error:
             raise Rejected("this file is no proof: it has no proof header") from error
         if said[:2] != (SCHEMA, VERSION):
             raise Rejected(
@@ -439,7 +517,8 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
             )
         with np.errstate(all="ignore"):  # Overflow gives inf or NaN, which no check accepts.
             claim = Claim.read_claim(header, arrays, opened.program)
-            told = claim.told
+            numbers = replace(claim.numbers, model=opened.name, sha256=opened.sha256)
+            told = numbers.sentence()
             margin = (
                 proof_margin(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
             )
@@ -450,9 +529,14 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
         compared = (
             "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
         )
-        return ProofVerdict(True, told, "", margin, header, compared)
+        again = _recompute(claim, opened.program, margin) if exact else ""
+        if claim.kind == "proof" and not opened.program.ranked:  # A softmax changes the margin, not its sign.
+            numbers = replace(numbers, margin=float(down(np.array(margin))))
+        return ProofVerdict(True, numbers.sentence(), "", margin, header, compared, numbers, recomputed=again)
+    except OutOfTime as error:
+        return ProofVerdict(False, told, str(error), None, header, "", numbers, finished=False)
     except Rejected as error:
         reason = str(error)
     except Exception as error:  # An unexpected error also rejects.
         reason = f"checking ended with an error ({type(error).__name__}: {error})"
-    return ProofVerdict(False, told, reason, None, header if isinstance(header, dict) else {})
+    return ProofVerdict(False, told, reason, None, header if isinstance(header, dict) else {}, "", numbers)

@@ -6,6 +6,8 @@ other than the declared one; a number in more bytes than it needs; repeated numb
 unpacked, or packed in several runs; and text that is not UTF-8.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +58,7 @@ def _as_signed(value: int, kind: str) -> int:
     return number
 
 
-def _packed(data: memoryview, kind: str) -> Any:
+def _read_packed(data: memoryview, kind: str) -> Any:
     """The numbers of a packed field."""
     if kind in FIXED:
         form, size = FIXED[kind]
@@ -111,7 +113,7 @@ def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
             require(length <= len(data) - at, f"{name}: field {field.name} is longer than the file")
             own, at = data[at : at + length], at + length
             if together:
-                values = _packed(own, str(field.kind))
+                values = _read_packed(own, str(field.kind))
             elif wire == LENGTH_DELIMITED:
                 values = [_value(own, field)]
             else:

@@ -23,7 +23,11 @@ gamma(number of terms) times that number joins the rest.
 
 References: Makino and Berz 2003 for Taylor models; de Figueiredo and Stolfi 2004 for shared remainder
 variables (affine arithmetic).
+
+Assumption: v lies in a `UnitBall`: of norm 1, 2 or infinity, or a product of balls.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -46,10 +50,12 @@ from holdfast_check.arithmetic import (
     charge,
     round_up,
 )
-from holdfast_check.errors import NoBounds, Rejected
-from holdfast_check.functions import PiecewiseLinear, ProductFunction
+from holdfast_check.convex import ConvexFunction
+from holdfast_check.errors import NoBounds, Rejected, zip_equal
+from holdfast_check.functions import ProductFunction
+from holdfast_check.limits import look_at_clock
 from holdfast_check.planes import StepBounds
-from holdfast_check.steps import AffineStep, FunctionStep, StepTerm
+from holdfast_check.steps import AffineStep, ElementFunction, FunctionStep, StepTerm
 
 MOST = 2**27  # The largest number of float64 coefficients in the model of one step (1 GiB; chosen by hand).
 AT_ONCE = 2**22  # The number of coefficients processed at once (32 MiB; chosen by hand).
@@ -71,22 +77,23 @@ class SecondOrderModel:
     size: Array  # (n,)
     # (middle, width) with |v'B u - middle| <= width, where `along` derived a tighter range than B alone
     # gives.
-    curved: tuple[Array, Array] | None = field(default=None, kw_only=True)
+    curved: tuple[Array, Array] | None = None
 
-    def take_elements(self, take: Array) -> "SecondOrderModel":
+    def take_elements(self, take: Array) -> SecondOrderModel:
         """Select elements; index -1 represents a zero."""
         real = take >= 0
         parts = (self.c[take], self.L[take], self.B[take], self.rest[take], self.size[take])
-        return SecondOrderModel(
-            *(part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts)
+        c, L, B, rest, size = (
+            part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts
         )
+        return SecondOrderModel(c, L, B, rest, size)
 
     @property
     def terms(self) -> int:
         """A bound of the number of products in any sum over an element's coefficients."""
         return self.B[0].size + 2 * self.L.shape[1] + 64 if len(self.B) else 64
 
-    def name_remainder(self, before: int) -> "SecondOrderModel":
+    def name_remainder(self, before: int) -> SecondOrderModel:
         """Turn the rest of every element into a new remainder variable, after the `before` existing
         variables.
         """
@@ -191,7 +198,7 @@ class ModelRanges:
     all: Array
 
     @staticmethod
-    def of(y: SecondOrderModel, ball: UnitBall) -> "ModelRanges":
+    def of(y: SecondOrderModel, ball: UnitBall) -> ModelRanges:
         """Compute the ranges over the unit ball."""
         d = ball.d
         linear, named = ball.reach(y.L[:, :d]), np.abs(y.L[:, d:]).sum(1)
@@ -230,7 +237,7 @@ def _outer(L: Array, M: Array, d: int) -> Array:
 
 
 def along(
-    function: ProductFunction | PiecewiseLinear,
+    function: ElementFunction,
     y: SecondOrderModel,
     slope: Array,
     quad: Array,
@@ -302,7 +309,7 @@ def times(
         B[:, :, : y.B.shape[2]] += at[:, None, None] * y.B
     c = p.at * q.at - p.at * q.middle - q.at * p.middle
     lines, aways, largest = (p.linear + p.named, q.linear + q.named), [], []
-    for side, line, (low, high) in zip((p, q), lines, (a_ends, z_ends), strict=True):
+    for side, line, (low, high) in zip_equal((p, q), lines, (a_ends, z_ends)):
         aways.append(np.minimum(np.maximum(high - side.at, side.at - low) + side.rest, line + side.width))
         largest.append(np.maximum(np.abs(low), np.abs(high)))
     rest = p.named * q.named + np.minimum(
@@ -454,6 +461,7 @@ class SecondOrderBounds(StepBounds):
         self.ranged.add(part.source)
         y, low, high = self.models[part.source], self.lower[part.source][0], self.upper[part.source][0]
         for some in self._some("an interval", len(low)):
+            look_at_clock()
             own = y.take_elements(some)
             low[some] = np.fmax(low[some], self.ball.least(own, 1))
             high[some] = np.fmin(
@@ -467,20 +475,23 @@ class SecondOrderBounds(StepBounds):
         if place not in self.readers:
             return
         parts = [self._through(step, place, some) for some in self._some(step.name, step.size)]
-        joined = (
+        c, L, B, rest, size = (
             np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size")
         )
-        self._store(place, SecondOrderModel(*joined), not self._joins_sum(place))
+        self._store(place, SecondOrderModel(c, L, B, rest, size), not self._joins_sum(place))
 
     def _through(self, step: FunctionStep, place: int, some: Array) -> SecondOrderModel:
         """The model of selected elements of a function applied to its sources."""
+        look_at_clock()
         factors, values = [], []
-        for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
+        for argument, (part, function) in enumerate(zip_equal(step.parts, step.function.curves)):
             y = self.models[part.source].take_elements(part.take[some])
             low, high = (
                 part.take_elements(known[part.source])[0, some] for known in (self.lower, self.upper)
             )
             ends = low, high
+            if function == ConvexFunction("square"):  # The product of a model with itself is exact.
+                return times(y, y, ends, ends, self.ball)
             if function != ProductFunction("identity"):
                 if f"parabolas/{place}" in self.slopes:
                     slope, quad = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]

@@ -9,14 +9,20 @@ Statement. With gates in ONNX's order,
 X is (length, 1, inputs); W is (directions, gates * hidden, inputs), R the same for the hidden state, B
 (directions, 2 * gates * hidden). Y is (length, directions, 1, hidden); Y_h and Y_c are (directions, 1,
 hidden).
+
+Assumption: the activations are the standard's defaults; any other is refused.
+
+Reference: the ONNX standard, operators RNN, GRU and LSTM.
 """
+
+from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
 
 from holdfast_check.arithmetic import Array
-from holdfast_check.errors import Rejected, require
+from holdfast_check.errors import Rejected, require, zip_equal
 from holdfast_check.functions import ProductFunction
 from holdfast_check.graph import GraphNode
 from holdfast_check.signatures import Value
@@ -148,7 +154,7 @@ def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> t
         lasts.append((h, c))
     frames = [
         builder.concatenate(name, [StepView(v.step, v.index[:, None]) for v in both], 1)
-        for both in zip(*outputs, strict=True)
+        for both in zip_equal(*outputs)
     ]
     whole = builder.concatenate(name, frames, 0)
     last = builder.concatenate(name, [StepView(h.step, h.index[None]) for h, _ in lasts], 0)

@@ -10,13 +10,15 @@ Assumption: bounds, centre and spans are the float64 numbers of the proof; `down
 Reference: Boyd, Vandenberghe, "Convex optimization" (2004), section 5.1.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from holdfast_check.arithmetic import BALL, BOX, Array, charge, down, up
-from holdfast_check.errors import Rejected
+from holdfast_check.errors import Rejected, zip_equal
 
 # The number of bisection steps of the search for a multiplier (chosen by hand; it affects tightness only).
 ROUNDS = 50
@@ -37,7 +39,7 @@ class CheckedRegion:
     @staticmethod
     def ball(
         centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array
-    ) -> "CheckedRegion":
+    ) -> CheckedRegion:
         """The ball of a radius around a centre, intersected with [lower, upper]; the radius of a run of
         elements is `radius` times its share. All bounds are rounded outwards.
         """
@@ -50,7 +52,7 @@ class CheckedRegion:
         )
         return CheckedRegion(low[None], high[None], norm, centre, spans)
 
-    def within(self, lower: Array, upper: Array) -> "CheckedRegion":
+    def within(self, lower: Array, upper: Array) -> CheckedRegion:
         """Subproblems of a box."""
         return replace(self, lower=lower, upper=upper)
 
@@ -117,11 +119,10 @@ def inside(
     """Whether a point lies in the ball, decided in rational arithmetic without rounding."""
     exact = [Fraction(value) for value in x.tolist()]
     if not all(
-        low <= value <= high
-        for value, low, high in zip(x.tolist(), lower.tolist(), upper.tolist(), strict=True)
+        low <= value <= high for value, low, high in zip_equal(x.tolist(), lower.tolist(), upper.tolist())
     ):
         return False
-    away = [abs(value - Fraction(at)) for value, at in zip(exact, centre.tolist(), strict=True)]
+    away = [abs(value - Fraction(at)) for value, at in zip_equal(exact, centre.tolist())]
     many = len(away) // len(shares)
     for group, share in enumerate(shares.tolist()):
         own, span = away[group * many : (group + 1) * many], Fraction(radius) * Fraction(share)

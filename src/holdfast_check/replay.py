@@ -16,6 +16,8 @@ generous; a misread operator is wrong by the size of M. If there are more than E
 computed for that many, and the others get four times the largest ratio to their own M.
 """
 
+from __future__ import annotations
+
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast_check.arithmetic import Array
-from holdfast_check.errors import Rejected, require
+from holdfast_check.errors import Rejected, require, zip_equal
 from holdfast_check.functions import ProductFunction
 from holdfast_check.steps import AffineStep, Program, StepTerm
 
@@ -83,7 +85,7 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def points_of(claim: "Claim", seed: bytes) -> Array:
+def points_of(claim: Claim, seed: bytes) -> Array:
     """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness if there is
     one.
     """
@@ -127,7 +129,7 @@ def tolerances(program: Program, values: list[Array]) -> Array:
         else:
             taken = tuple(part.take_elements(values[part.source]) for part in step.parts)
             slopes[at], _ = step.function.slopes(taken, taken)
-            for x, slope in zip(taken, slopes[at], strict=True):
+            for x, slope in zip_equal(taken, slopes[at]):
                 size = size + np.abs(x * slope)
             size = size + (1.0 if isinstance(step.function, ProductFunction) else 0.0)
         sizes.append(size)
@@ -149,7 +151,7 @@ def tolerances(program: Program, values: list[Array]) -> Array:
             passed = (
                 [own * slope[:, None] for slope in slopes[at]] if at in slopes else [own] * len(step.parts)
             )
-            for part, rest in zip(step.parts, passed, strict=True):
+            for part, rest in zip_equal(step.parts, passed):
                 arrived = part.back(rest, program.steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
         found.append(total)
@@ -160,7 +162,7 @@ def tolerances(program: Program, values: list[Array]) -> Array:
     return UNITS * 2.0**-24 * missed + 1e-30
 
 
-def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> str:
+def compare(runtime: Runtime, program: Program, claim: Claim, seed: bytes) -> str:
     """Compare with onnxruntime at points of the region, after a proof or witness was verified; reject the
     file if it differs.
 
@@ -222,7 +224,7 @@ def _same_values(answers: Array, own: Array, wide: Array) -> None:
 
 def _same_order(answers: Array, own: Array, wide: Array) -> None:
     """After a softmax: reject an order of outputs that contradicts clear differences of their inputs."""
-    for answer, value, by in zip(answers, own, wide.max(1), strict=True):
+    for answer, value, by in zip_equal(answers, own, wide.max(1)):
         order = np.argsort(value, kind="stable")
         highest = np.maximum.accumulate(answer[order])
         below = np.searchsorted(value[order], value - 2 * by)  # The number of clearly smaller values.
@@ -233,7 +235,7 @@ def _same_order(answers: Array, own: Array, wide: Array) -> None:
         )
 
 
-def _fails(claim: "Claim", answers: Array, wide: Array | float) -> Array:
+def _fails(claim: Claim, answers: Array, wide: Array | float) -> Array:
     """(points,): whether some group has no row above the claimed number, by more than the tolerance."""
     rows = (
         answers @ claim.matrix.T

@@ -22,9 +22,11 @@ one.
     B  a constant truth value
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.steps import StepView
 
-Value = StepView | Array  # A value that depends on the input, or a constant.
+Value = Union[StepView, Array]  # A value that depends on the input, or a constant.
 OPSETS = 7, 25  # The first and the last opset that is read.
 DESCRIBED = 0  # The version of described models (`container`).
 
@@ -49,7 +51,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Form:
+class OperatorSignature:
     """The signature of an operator in some versions. outputs: how many may be named; -1: any number."""
 
     inputs: str
@@ -70,10 +72,10 @@ def _only(*values: Any) -> Attribute:
 def _forms(
     *entries: tuple[Versions, str, Mapping[str, Attribute]]
     | tuple[Versions, str, Mapping[str, Attribute], int],
-) -> dict[int, Form]:
+) -> dict[int, OperatorSignature]:
     """Signatures by version."""
     return {
-        version: Form(inputs, attributes, *rest)
+        version: OperatorSignature(inputs, attributes, *rest)
         for versions, inputs, attributes, *rest in entries
         for version in versions
     }
@@ -118,7 +120,7 @@ FREE = {"input_forget": _only(0)}
 SHAPES = 21, 23, 24, 25
 
 
-FORMS: dict[str, dict[int, Form]] = {
+FORMS: dict[str, dict[int, OperatorSignature]] = {
     "Identity": _forms(((1, 13, 14, 16, 19, *SHAPES), "V", NONE)),
     "Dropout": _forms(((7, 10), "T", {"ratio": REAL}, 2), ((12, 13, 22), "T?SB", {"seed": INT}, 2)),
     "Cast": _forms(((6, 9, 13), "V", CAST), ((19, *SHAPES), "V", CAST | {"saturate": _only(1)})),
@@ -162,6 +164,13 @@ FORMS: dict[str, dict[int, Form]] = {
     "ReduceMean": _forms(((DESCRIBED, 1, 11, 13), "T", REDUCED | AXES), ((18,), "T?I", ORDERED)),
     **{op: _forms(((DESCRIBED, 7, 13, 14), "TT", NONE)) for op in ("Add", "Sub", "Mul", "Div")},
     **{op: _forms(((DESCRIBED, 6, 13), "T", NONE)) for op in ("Neg", "Abs", "Sigmoid", "Tanh")},
+    **{op: _forms(((DESCRIBED, 6, 13), "T", NONE)) for op in ("Exp", "Log", "Sqrt", "Reciprocal")},
+    "Erf": _forms(((DESCRIBED, 9, 13), "T", NONE)),
+    "Softplus": _forms(((DESCRIBED, 1, 22), "T", NONE)),
+    "Elu": _forms(((DESCRIBED, 6, 22), "T", {"alpha": REAL})),
+    "Gelu": _forms(((DESCRIBED, 20), "T", {"approximate": _only("none", "tanh")})),
+    "LayerNormalization": _forms(((DESCRIBED, 17), "TW?W", AXIS | {"epsilon": REAL, "stash_type": _only(1)})),
+    "Pow": _forms(((7, 12, 13, 15), "TW", NONE)),
     "Relu": _forms(((DESCRIBED, 6, 13, 14), "T", NONE)),
     "LeakyRelu": _forms(((DESCRIBED, 6, 16), "T", {"alpha": REAL})),
     "Clip": _forms(((DESCRIBED, 6), "T", {"min": REAL, "max": REAL}), ((11, 12, 13), "T?WW", NONE)),
@@ -180,7 +189,7 @@ FORMS: dict[str, dict[int, Form]] = {
 }  # fmt: skip
 
 
-def form_of(op: str, opset: int) -> Form:
+def form_of(op: str, opset: int) -> OperatorSignature:
     """The signature in force in this opset."""
     versions = FORMS.get(op, {})
     found = [
@@ -206,7 +215,7 @@ def _fits(value: Any, kind: str, opset: int) -> bool:
     return type(value) is {"int": int, "text": str}[kind]
 
 
-def check_attributes(form: Form, attributes: Mapping[str, Any], opset: int) -> None:
+def check_attributes(form: OperatorSignature, attributes: Mapping[str, Any], opset: int) -> None:
     """Reject an attribute that is unknown, of another type, or has an unsupported value."""
     for name, value in attributes.items():
         require(name in form.attributes, f"attribute {name} is not supported by this checker here")
@@ -234,7 +243,7 @@ TYPES_READ = {
 }
 
 
-def _letters(form: Form, many: int) -> tuple[str, int]:
+def _letters(form: OperatorSignature, many: int) -> tuple[str, int]:
     """A letter for each of `many` inputs, and the number of required inputs."""
     needed, _, more = form.inputs.partition("?")
     if not needed.endswith("*"):
@@ -242,7 +251,9 @@ def _letters(form: Form, many: int) -> tuple[str, int]:
     return needed[0] * max(many, 1), max(many, 1)
 
 
-def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str], opset: int) -> str:
+def check_inputs(
+    form: OperatorSignature, given: Sequence[Value | None], kinds: Sequence[str], opset: int
+) -> str:
     """Reject an input that is missing, superfluous, of another type, or depends on the network's input where
     it must be constant.
 
@@ -255,7 +266,7 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
     require(len(given) <= len(letters), f"it has {len(given)} inputs; this checker supports {len(letters)}")
     require(len(given) >= least and all(value is not None for value in given[:least]), "an input is missing")
     same: set[str] = set()
-    for place, (letter, value, kind) in enumerate(zip(letters, given, kinds, strict=False)):
+    for place, (letter, value, kind) in enumerate(zip(letters, given, kinds)):
         if value is None:
             continue
         require(

@@ -7,16 +7,26 @@ with i, j < k.
 Step 0 is the input. A `StepView` is a value of the network's graph: selected elements of a step, arranged in
 a shape, where index -1 represents a zero. Reshaping, transposing, slicing or padding a value changes only its
 view, so nothing is computed or rounded there.
+
+Assumptions: weights are finite; every step is bounded with rounding included where it is used (`planes`).
+
+Reference: the ONNX standard, for what each operator computes (`graph`).
 """
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Union
 
 import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, Array
+from holdfast_check.convex import ConvexFunction
 from holdfast_check.errors import Rejected
 from holdfast_check.functions import RELU, PiecewiseLinear, ProductFunction
+
+ElementFunction = Union[ProductFunction, PiecewiseLinear, ConvexFunction]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +139,11 @@ class FunctionStep:
     name: str
     size: int
     parts: tuple[StepTerm, ...]
-    function: ProductFunction | PiecewiseLinear
+    function: ElementFunction
     offset: Array = field(default_factory=lambda: np.zeros(0))
 
 
-Step = AffineStep | FunctionStep
+Step = Union[AffineStep, FunctionStep]
 
 
 @dataclass
@@ -197,9 +207,7 @@ class Builder:
         self.steps.append(AffineStep(name, size, made, shift, sizes))
         return StepView(len(self.steps) - 1, np.arange(size).reshape(shape))
 
-    def apply_function(
-        self, name: str, function: ProductFunction | PiecewiseLinear, *arguments: StepView
-    ) -> StepView:
+    def apply_function(self, name: str, function: ElementFunction, *arguments: StepView) -> StepView:
         """Append a function applied element by element to views that broadcast against each other."""
         shape = np.broadcast_shapes(*(view.shape for view in arguments))
         parts = tuple(
@@ -239,11 +247,11 @@ class Builder:
             return StepView(views[0].step, np.concatenate([view.index for view in views], axis))
         ends = np.cumsum([0, *(view.index.size for view in views)])
         places = np.concatenate(
-            [np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views, strict=False)], axis
+            [np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views)], axis
         )
         where = np.empty(int(ends[-1]), dtype=np.int64)
         where[places.ravel()] = np.arange(int(ends[-1]))
-        origins = [(view, where[start:end]) for start, end, view in zip(ends, ends[1:], views, strict=False)]
+        origins = [(view, where[start:end]) for start, end, view in zip(ends, ends[1:], views)]
         whole = self.affine(name, places.shape, [(view, None, to) for view, to in origins])
         self.origins[whole.step] = origins
         return whole

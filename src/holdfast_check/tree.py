@@ -6,7 +6,13 @@ A tree is stored in depth-first order, each node before its two children: where 
 A box is split at the middle of one of its sides. Any region is split at the sign of a value of the network,
 an element of a step: one child has value <= 0, the other value >= 0. Both children contain the points at
 which they are split, so the children cover their parent.
+
+Assumption: none; every leaf is checked.
+
+Reference: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020).
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,7 +20,8 @@ from typing import TypeVar
 import numpy as np
 
 from holdfast_check.arithmetic import Array
-from holdfast_check.errors import Rejected, require
+from holdfast_check.errors import Rejected, require, zip_equal
+from holdfast_check.limits import look_at_clock
 from holdfast_check.planes import StepBounds
 
 T = TypeVar("T")
@@ -25,6 +32,7 @@ def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]
     """The leaves of a stored tree; reject a tree that is incomplete or longer than its leaves require."""
     found, waiting = [], [whole]
     for cut in cuts.reshape(len(cuts), -1).tolist():
+        look_at_clock()
         require(waiting, "the tree continues after its last leaf")
         part = waiting.pop()
         if cut[0] == -1:
@@ -78,7 +86,7 @@ def margins(
     some: list[list[SignSplit]],
     multipliers: Array,
     slopes: dict[str, Array],
-    anew: bool,
+    refine: bool,
 ) -> Array:
     """Lower bounds (leaves, rows) of matrix . output + offset over selected leaves of a tree of signs.
 
@@ -86,17 +94,17 @@ def margins(
         whole: bounds over the whole region.
         multipliers: (splits of all these leaves, rows), none negative.
         slopes: `rows/K`, (leaves, rows, n), and `at/K`.
-        anew: if True, backward passes tighten the intermediate bounds over every leaf; otherwise those of the
+        refine: if True, backward passes tighten the intermediate bounds over every leaf; otherwise those of the
             whole region are used, restricted at the splits.
     """
     region, many = whole.region, len(some)
     held = [
         (np.repeat(low, many, 0), np.repeat(high, many, 0))
-        for low, high in zip(whole.lower, whole.upper, strict=True)
+        for low, high in zip_equal(whole.lower, whole.upper)
     ]
     signs: dict[int, Array] = {}
-    for (leaf, (step, element, sign)), times in zip(
-        ((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers, strict=True
+    for (leaf, (step, element, sign)), times in zip_equal(
+        ((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers
     ):
         low, high = held[step]
         if sign > 0:
@@ -106,4 +114,4 @@ def margins(
         terms = signs.setdefault(step, np.zeros((many, len(matrix), whole.program.steps[step].size)))
         terms[leaf, :, element] -= sign * times
     tiled = region.within(np.repeat(region.lower, many, 0), np.repeat(region.upper, many, 0))
-    return StepBounds(whole.program, tiled, slopes, held, anew).rows(matrix, offset, signs)
+    return StepBounds(whole.program, tiled, slopes, held, refine).rows(matrix, offset, signs)

@@ -81,10 +81,6 @@ def test_hostile_models(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", list(hostile.vnnlib_files()))
 def test_hostile_properties(name: str, tmp_path: Path) -> None:
-    if "version 2" in name:
-        pytest.importorskip(
-            "vnnlib", reason="the package vnnlib is not installed: pip install 'holdfast[vnnlib2]'"
-        )
     path = tmp_path / "hostile.vnnlib"
     path.write_text(hostile.vnnlib_files()[name])
     with pytest.raises(HoldfastError, match=r"hostile\.vnnlib"):

@@ -48,13 +48,14 @@ def assert_never_wrong(entry: str, case: Case, capabilities: Iterable[str]) -> N
 
 
 def capabilities_in_turn(place: int, case: Case) -> list[str]:
-    """Both capabilities with a proof alone, and, for every second module, one other in turn."""
+    """A capability with a proof alone (at full size both), and, for every second module, one other in turn."""
     if case.substitutes is not None or case.capabilities is not None:
         return list(capabilities_of(case))
+    alone = list(ALONE) if FULL else [ALONE[place // 2 % 2]]
     if place % 2 and not FULL:
-        return [*ALONE]
+        return alone
     capability = IN_TURN[(place if FULL else place // 2) % len(IN_TURN)]
-    return [*ALONE] if capability in SLOW and place % 4 else [*ALONE, capability]
+    return alone if capability in SLOW and place % 4 else [*alone, capability]
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(HERE)), ids=HERE)

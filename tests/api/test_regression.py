@@ -1,6 +1,7 @@
 """Networks that are no classifiers: forecasts in their band, single scores and several labels, against grids and closed forms."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -195,3 +196,14 @@ def test_labels_are_kept_row_by_row() -> None:
     made = hf.Threshold(0).around(torch.tensor([[1.0], [-1.0]]))
     assert isinstance(made, Labels)
     assert made.score(torch.tensor([[2.0], [2.0]])).tolist() == [2.0, -2.0]
+
+
+def test_a_percentage_of_a_forecast_near_zero_is_warned_about() -> None:
+    """Its band is so narrow that the radius says nothing about the model."""
+    forecasts = torch.tensor([[1.0], [0.01], [-2.0], [1.5]])
+    with pytest.warns(UserWarning, match=r"input 1 \(output 0\) is 0.01, near zero"):
+        hf.Within("10%").around(forecasts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hf.Within(0.5).around(forecasts)
+        hf.Within("10%").around(forecasts[[0, 2, 3]])

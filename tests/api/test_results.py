@@ -188,7 +188,7 @@ def test_risk_reach_bounds_and_smoothed(tmp_path: Path) -> None:
     ranges = hf.reach(NET, hf.Box.between(X[:1] - 0.01, X[:1] + 0.01))
     assert len(ranges) == 3
     assert (ranges.lower <= ranges.upper).all()
-    assert ranges.summary().startswith("Output 0 stays between ")
+    assert ranges.summary().startswith("Output cat stays between ")
     assert ranges.summary().endswith(" in the box (proved).")
     bounds = hf.bounds(NET, hf.Ball(X, 0.01))
     assert len(str(bounds).splitlines()) == 1 + 9 + 1
@@ -296,3 +296,16 @@ def test_the_page_states_every_restriction() -> None:
     text = describe_question(worst._run().question)
     for part in ("0.01", "L2", "robustness"):
         assert part in text, text
+
+
+def test_an_input_that_ties_is_not_called_misclassified() -> None:
+    """All outputs are zero, so that argmax gives the label, but no class leads."""
+    tied = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Flatten()).eval()
+    torch.nn.init.zeros_(tied[0].weight)
+    torch.nn.init.zeros_(tied[0].bias)  # type: ignore[arg-type]
+    result = hf.radius(tied, torch.rand(1, 2), [0])
+    assert "<- tied with another class" in str(result)
+    assert "1 ties with another class without any change" in result.summary()
+    assert "misclassified" not in str(result)
+    wrong = hf.radius(tied, torch.rand(2, 2), [1, 1])
+    assert wrong.summary() == "Of 2 inputs, 2 are misclassified without any change."

@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast import time_limit
 from holdfast.api import risk as risks
 from holdfast.api.risk import Risk, estimate_text
+from holdfast.errors import BadInput
 from holdfast.lipschitz import Shells
 from holdfast.method import Claims, Method
 from holdfast.problem import Goal, Problem
@@ -403,3 +404,23 @@ def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal:
     assert bool(proved[1].isfinite().all())
     known = proved[0].isfinite()
     assert torch.allclose(proved[0][known], proved[1][known]) or goal == "steepness"
+
+
+def test_methods_by_name_search_the_parts_that_they_fit_and_a_mesh_searches_for_q() -> None:
+    net = hf.Network.from_torch(torch.nn.Sequential(torch.nn.Linear(3, 2)).eval(), domain=(0, 1))
+    x = torch.full((1, 3), 0.5)
+    [found] = hf.risk(
+        net, x, "robustness", norm=2, radius=0.2, methods="mesh-lagrangian", queries=200, progress=False
+    )
+    assert found.metric is not None
+    assert found.metric.lower.evidence.settings["searches"] == "mesh"
+    assert found.worst.upper.evidence.method == "MeshLagrangian"
+    assert found.worst.lower.value == -math.inf  # Nothing is proved: no proof was asked for.
+    [default] = hf.risk(net, x, "robustness", norm=2, radius=0.2, queries=200, progress=False)
+    assert default.worst.lower.value > -math.inf
+
+
+def test_methods_that_fit_no_part_are_refused_before_the_search() -> None:
+    net = hf.Network.from_torch(torch.nn.Sequential(torch.nn.Linear(3, 2)).eval(), domain=(0, 1))
+    with pytest.raises(BadInput, match="none of them can answer"):
+        hf.risk(net, torch.full((1, 3), 0.5), "robustness", radius=0.2, methods=["branch"], progress=False)

@@ -72,10 +72,10 @@ def rule(graph: Graph, models: bool) -> NonlinearSplit:
     if not models:
         return NonlinearSplit()
     view = Quadratic(graph)
-    bends = {
+    coefficients = {
         key: 0.3 * torch.randn_like(value) for key, value in view.zero_coefficients(2, torch.float32).items()
     }  # any coefficients are sound
-    return NonlinearSplit(view=view, bends=bends)
+    return NonlinearSplit(view=view, coefficients=coefficients)
 
 
 def inside(asked: PolytopeQuestion, parts: RangeSubproblems, x: Tensor, task: Tensor) -> Tensor:

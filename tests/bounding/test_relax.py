@@ -38,6 +38,7 @@ from holdfast.bounding.relax import (
     Reciprocal,
     Relaxation,
     Relu,
+    ReluDifference,
     Round,
     RoundedInput,
     Rsqrt,
@@ -319,6 +320,14 @@ def none(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]
     return [(mpf(slope[1]), mpf(slope[0]))]
 
 
+def relu_difference_kinks(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
+    """Where the lines v = 0 and v + z = 0 cross the edges of the box, and each other."""
+    edges = [(mpf(0), mpf(z)) for z in (lower[1], upper[1])] + [
+        (-mpf(z), mpf(z)) for z in (lower[1], upper[1])
+    ]
+    return [*edges, *((mpf(v), -mpf(v)) for v in (lower[0], upper[0])), (mpf(0), mpf(0))]
+
+
 TRUTHS = {
     "relu": Truth(Relu(), bent(0.0), kinks(0)),
     "abs": Truth(Abs(), abs, kinks(0)),
@@ -373,8 +382,15 @@ TRUTHS = {
     "product": Truth(Product(), lambda v, z: v * z, none),
     "sigmoid times": Truth(SigmoidTimes(), lambda v, z: sigmoid(v) * z, sigmoid_times_stationary),
     "sigmoid tanh": Truth(SigmoidTanh(), lambda v, z: sigmoid(v) * mp.tanh(z), sigmoid_tanh_stationary),
+    "change of relu": Truth(
+        # max(v + z, 0) - max(v, 0), without the cancellation that eighty digits do not survive
+        ReluDifference(), lambda v, z: max(mpf(z), -mpf(v)) if v >= 0 else max(mpf(v) + mpf(z), mpf(0)), relu_difference_kinks,
+    ),
 }  # fmt: skip
-ARGUMENTS = {name: 2 if name in ("product", "sigmoid times", "sigmoid tanh") else 1 for name in TRUTHS}
+ARGUMENTS = {
+    name: 2 if name in ("product", "sigmoid times", "sigmoid tanh", "change of relu") else 1
+    for name in TRUTHS
+}
 SINGLE = [name for name, count in ARGUMENTS.items() if count == 1]
 every = pytest.mark.parametrize("name", list(TRUTHS))
 
@@ -458,7 +474,7 @@ def scale(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers) -> float
     """How large the numbers are that the intercept is made of."""
     sizes = [max(abs(a), abs(b)) for a, b in zip(lower, upper, strict=True)]
     f = max(abs(truth.function(*p)) for p in corners(lower, upper))
-    if isinstance(truth.relaxation, SigmoidTimes):
+    if isinstance(truth.relaxation, SigmoidTimes | ReluDifference):
         f = sizes[1]
     elif isinstance(truth.relaxation, SigmoidTanh):
         f = 1

@@ -316,6 +316,7 @@ def kernels(name: str) -> list[Kernel]:
         "exp": [torch.exp], "log": [torch.log], "sqrt": [torch.sqrt, lambda v: v**0.5],
         "rsqrt": [torch.rsqrt, lambda v: v**-0.5, lambda v: 1 / v.sqrt()],
         "reciprocal": [torch.reciprocal, lambda v: 1 / v, lambda v: v**-1], "product": [torch.mul],
+        "change": [lambda v, z: torch.relu(v + z) - torch.relu(v)],
     }.items():  # fmt: skip
         if name.startswith(start):
             return found

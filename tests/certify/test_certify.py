@@ -11,13 +11,22 @@ from torch import Tensor, nn
 
 import holdfast as hf
 import truth
+from holdfast import time_limit
 from holdfast.attacks.descent import descend
 from holdfast.bounding import crown
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS
 from holdfast.bounding.relax import LinearBounds, Relaxation
 from holdfast.bounding.relax import base as relaxations
-from holdfast.certify import Certify
-from holdfast.certify.certify import proved_score
+from holdfast.certify import Certify, certify
+from holdfast.certify.certify import (
+    NO_PASS_ENDED,
+    SEARCH_STATE_KEY,
+    KnownBounds,
+    RadiusSearch,
+    _narrow,
+    _next_radius_of_long_network,
+    proved_score,
+)
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
@@ -421,3 +430,58 @@ def test_a_wrong_relaxation_is_caught_by_the_attack(
     monkeypatch.setattr(crown, "planes", too_high)
     with pytest.raises(hf.Contradiction, match="Certify says at least"):
         hf.radius(net, x, y, norm=2, methods=methods)
+
+
+def test_the_search_finds_the_end_of_bounds_that_are_lost_suddenly() -> None:
+    """A score that hardly changes up to a radius of 0.7 to 1.3 of the first one tried, and is -30 beyond."""
+    first, linear = torch.full((5,), 8.0).double(), torch.full((5,), 20.0).double()
+    end = torch.tensor([0.13, 0.7, 1.3, 2.9, 9.0]).double()
+    none, unknown = torch.zeros(5).double(), torch.full((5,), torch.nan).double()
+
+    def score(r: Tensor) -> Tensor:
+        curve = first * (1 - r / linear) - 0.02 * first * (r / end).square() / (1 - r / end)
+        return torch.where(r < end, curve.clamp_min(-30), -30.0)
+
+    known = KnownBounds(none - torch.inf, {})
+    state = RadiusSearch(none, 2 * linear, first, unknown, first, linear, none, none, known, unknown, unknown)
+    for _ in range(10):
+        radius = _next_radius_of_long_network(state, torch.ones(5).double(), 0.01)
+        assert ((radius > state.low) & (radius <= state.high)).all()
+        state = _narrow(state, radius, score(radius), torch.zeros(5, dtype=torch.bool))
+    assert (score(state.low) > 0).all()
+    assert (score(1.03 * state.low) < 0).all()
+
+
+def test_a_search_stored_by_an_earlier_version_is_resumed() -> None:
+    """It stored six columns; a row of NaN had not been stored."""
+    none, unknown = torch.zeros(2).double(), torch.full((2,), torch.nan).double()
+    known = KnownBounds(none - torch.inf, {})
+    state = RadiusSearch(none, none + 9, none, unknown, none + 8, none + 5, none, none, known, none, none)
+    stored = torch.stack([torch.arange(1.0, 7.0).double(), unknown[0].expand(6)])
+    found = Certify().resume_state(None, state, {SEARCH_STATE_KEY: stored})  # type: ignore[arg-type]
+    assert found.low.tolist() == [1, 0]
+    assert found.high.tolist() == [2, 9]
+    assert found.round.tolist() == [6, 0]
+    assert found.before.isnan().tolist() == [True, False]
+    again = Certify().resume_state(None, state, {SEARCH_STATE_KEY: found.resumable_state()})  # type: ignore[arg-type]
+    assert torch.equal(again.resumable_state().nan_to_num(-1), found.resumable_state().nan_to_num(-1))
+
+
+def test_a_search_without_time_for_one_radius_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cell without a reason would leave a user to guess whether more time helps."""
+    data = digits("test")
+    net = hf.Network.from_torch(digits_cnn(), domain=(0, 1))
+    region = Ball(data.x[:1], zero(data.x[:1]), INF, (0, 1))
+    problem = Problem(net, region, hf.Robustness(data.y[:1]), "radius")
+    method = Certify()
+    state = method.start(problem, 0)
+    with monkeypatch.context() as patch, time_limit.within(0.0):
+        # What a network too large for the time returns: nothing for the row, and no intermediate bounds.
+        patch.setattr(certify, "_score_with_bounds", lambda *_: (torch.full((1,), math.nan).double(), {}))
+        after, claims = method.step(problem, state)
+    assert claims.fallback == NO_PASS_ENDED
+    assert after is not None
+    _, claims = method.step(problem, after)
+    assert not claims.fallback
+    assert claims.proved is not None
+    assert (claims.proved > 0).all()

@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.certify import long, relaxations
+from benchmarks.certify.measure import backward_passes_only
 from benchmarks.certify.relaxations import CLOSED_FORM, PRODUCTS, RELAXATIONS
 
+import holdfast as hf
+from holdfast.bounding import first_bounds
+from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.relax.base import Point, planes
 
 
@@ -68,6 +72,29 @@ def test_the_own_slopes_are_back_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), relaxations.products_bounded_by(relaxations.constants):
         raise ZeroDivisionError
     assert all(kind.slopes is CLOSED_FORM[kind] for kind in PRODUCTS)
+
+
+def test_backward_passes_alone_leave_affine_forms_out_and_come_back() -> None:
+    lstm = torch.nn.LSTM(2, 3, batch_first=True)
+
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = lstm, torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.cell(x)[0][:, -1])
+            return out
+
+    net = hf.Network.from_torch(Last().eval())
+    problem = hf.Problem(
+        net, hf.Ball(torch.rand(1, 4, 2), 0.1, 2.0), hf.Robustness(torch.tensor([0])), "worst"
+    )
+    graph = graph_of(problem)
+    assert first_bounds.plan_forms(graph) is not None
+    with backward_passes_only():
+        assert first_bounds.plan_forms(graph) is None
+    assert first_bounds.plan_forms(graph) is not None
 
 
 def test_the_stack_has_the_weights_of_the_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`holdfast bundle`, `sign` and `verify-bundle`: an honest bundle holds, and whatever was done to one is said."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -493,8 +494,9 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
         except (ValueError, LookupError, TypeError):  # a statement that names nothing any more
             continue
         with zipfile.ZipFile(bundle) as before, zipfile.ZipFile(found) as after:
-            if json.loads(after.read(name)) == json.loads(before.read(name)):
-                continue
+            with contextlib.suppress(ValueError):  # damage may leave text that is no JSON
+                if json.loads(after.read(name)) == json.loads(before.read(name)):
+                    continue
         made_with = name == "versions.json"  # which may say that another version made it: then nobody can say
         assert states(found, []) & ({"differs"} if not made_with else {"differs", "unchecked"}), (
             number,

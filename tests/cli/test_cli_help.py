@@ -166,3 +166,13 @@ def test_an_internal_error_says_what_to_send(ask: Ask) -> None:
 def test_debug_shows_the_traceback_instead(workshop: Path) -> None:
     with pytest.raises(LookupError):
         main(["radius", "-m", "cli_own_code:linear", "-d", "cli_own_code:bug", "-o", "run", "--debug"])
+
+
+def test_methods_with_a_name_can_be_made_without_settings() -> None:
+    """`holdfast inspect` makes each of them; a class that needs an argument ended it with an internal error."""
+    from holdfast.attacks import External
+    from holdfast.method import known_methods
+
+    known = known_methods()
+    assert all(kind() for kind in known.values())
+    assert External not in known.values()

@@ -81,30 +81,41 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"Usage: holdfast {command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ctrl_c_and_sigterm_keep_everything_and_say_how_to_go_on(
-    number: signal.Signals,
-    code: int,
-    process: Start,
-    ask: Ask,
-    workshop: Path,
-    undisturbed: list[tuple[Any, ...]],
+def test_ctrl_c_keeps_everything_and_says_how_to_go_on(
+    process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
 ) -> None:
     # Whoever runs the tests in the background may have told its children to ignore Ctrl-C.
     running = process(*LONG, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     wait_for_records(workshop / "run", 1, running)
-    running.send_signal(number)
+    running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=600)
-    assert running.returncode == code, (out, err)
-    assert "Traceback" not in err
+    assert running.returncode == 130, (out, err)
+    assert re.search("[\x00-\x08\x0b-\x1f\x7f]", out) is None  # a pipe sees no control characters
+    expect_everything_kept(out, err, ask, workshop / "run", undisturbed)
+
+
+def test_sigterm_keeps_everything_and_says_how_to_go_on(
+    copied: Copied, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    """In a copy of this process, which spares it the imports; Ctrl-C has a process of its own above."""
+    running = copied(*LONG)
+    wait_for_records(workshop / "run", 1, running)
+    os.kill(running.pid, signal.SIGTERM)
+    assert running.wait() == 143
+    expect_everything_kept(Path("said.txt").read_text(), "", ask, workshop / "run", undisturbed)
+
+
+def expect_everything_kept(
+    out: str, err: str, ask: Ask, run: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
+    assert "Traceback" not in out + err
     assert "proved" in out  # what is known
     assert "holdfast resume run" in out
-    assert re.search("[\x00-\x08\x0b-\x1f\x7f]", out) is None  # a pipe sees no control characters
-    assert "interrupted" in {status for *_, status in answers(workshop / "run")}
+    assert "interrupted" in {status for *_, status in answers(run)}
     again = ask(*shlex.split("resume run"))
     assert again.code == 0, again.err
     assert re.search(r"[1-3] of 4 finished before", again.out)
-    assert answers(workshop / "run") == undisturbed
+    assert answers(run) == undisturbed
 
 
 def test_a_killed_run_is_finished_by_resume(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from cli_workshop import Ask
 
+from holdfast.report import write_report
+from holdfast.report.claim_list import listed_claims
 from holdfast.store import Store
 
 CODE = """
@@ -137,3 +139,27 @@ def test_what_does_not_fit_is_refused_before_any_work(
     refused: Ask, forecasts: None, arguments: tuple[str, ...], message: str
 ) -> None:
     assert message in refused(*arguments, *HERE).err
+
+
+def test_features_of_windows_have_names_on_the_page_and_in_claims(ask: Ask, forecasts: None) -> None:
+    """The data name the two features of a window once; its numbers are these features in each frame."""
+    x = np.linspace(0.1, 0.9, 10).reshape(1, 5, 2).astype(np.float32)
+    np.savez("named.npz", x=x, classes=["warmth in K", "wind in m/s"], columns=["warmth (K)", "wind"])
+    Path("five_frames.py").write_text(CODE.replace("Linear(6, 2)", "Linear(10, 2)"))
+    said = ask("radius", "-m", "five_frames:two", "-d", "named.npz", "--within", "0.5", *HERE)
+    assert said.code == 0, said.err
+    with Store.read("run") as store:
+        [claim] = listed_claims(store)[0]
+        write_report(store, Path("page.html"))
+    page = Path("page.html").read_text()
+    assert "warmth (K)" in page
+    assert "channel 0" not in page
+    assert "1 of 1 input keeps its forecast" in page  # a window, not a row of a table
+    for frame in (0, 4):
+        assert f"warmth_K_step_{frame} " in claim.sentence
+        assert f"wind_step_{frame} " in claim.sentence
+    assert "X_" not in claim.sentence
+    np.savez("wrong.npz", x=x, columns=["a", "b", "c"])
+    refused = ask("radius", "-m", "five_frames:two", "-d", "wrong.npz", "--within", "0.5", *HERE)
+    assert refused.code == 2
+    assert "x has 10 numbers in an input, columns has 3" in refused.err

@@ -4,7 +4,9 @@ commands are not run again."""
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks import data_files, reproduce
+from benchmarks.imagenet import __main__ as imagenet
 from benchmarks.reproduce import EXPERIMENTS, PAPERS, SCALES, Experiment
 
 ROOT = Path(__file__).parents[2]
@@ -129,3 +131,33 @@ def test_without_a_paper_experiments_without_data_are_skipped_by_name(
     shown = capsys.readouterr().out
     assert "skipped: popqorn-y needs the data mnist" in shown
     assert (tmp_path / "out" / LISTING.key / "small" / "index.html").is_file()
+
+
+def test_a_file_with_another_checksum_is_refused_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs = Experiment("popqorn", "y", "", ("reproduce --list",), (), (0, 0), "", (("mnist",), ()))
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", (needs,))
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "mnist.npz").write_bytes(b"other")
+    words = ["popqorn", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert reproduce.main(words) == 2
+    assert "mnist.npz: its SHA-256 differs" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert reproduce.main([*words, "--other-data"]) == 0
+
+
+def test_a_folder_of_weights_that_does_not_exist_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["deepquant", "--item", "figure 7b", "--weights", str(tmp_path / "none")]
+    assert reproduce.main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_architecture_end_a_benchmark_with_a_sentence(tmp_path: Path) -> None:
+    torch.save({"layer.weight": torch.zeros(2, 2)}, tmp_path / "alexnet.pth")
+    words = ["feature", "--networks", "alexnet", "--weights", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"error: .*alexnet\.pth"):
+        imagenet.main("imagenet", imagenet.BENCHMARKS, words)

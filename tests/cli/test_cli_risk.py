@@ -89,7 +89,7 @@ def test_a_square_of_the_image(ask: Ask, images: None) -> None:
 
 def test_the_worst_score_alone(ask: Ask, images: None) -> None:
     """`worst` asks of the same region and property as `risk`, so their answers agree."""
-    options = ("--property", "tie", "--epsilon", "0.01", "--radius", "0.1")
+    options = ("--property", "tie", "--margin", "0.01", "--radius", "0.1")
     assert ask("worst", *BASE[1:], *options).code == 0
     assert ask(*BASE[:-1], "risks", *options, "--queries", "30", "--pictures", "0").code == 0
     with Store.open("out") as worst, Store.open("risks") as risks:

@@ -2,9 +2,11 @@
 
 import gzip
 import importlib
+import json
 import re
 import signal
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import holdfast as hf
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.store import Store
 from holdfast.verification import BranchAndBound, verdict, vnnlib
+from holdfast_check import check
 
 SQUARE = (
     "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2))
@@ -198,6 +201,9 @@ def test_ctrl_c_never_says_unsat(small: Path, ask: Ask, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(InputSplit, "look", interrupted)
     monkeypatch.setattr(BranchAndBound, "_bound_quickly", lambda self, state: state)
+    monkeypatch.setattr(
+        importlib.import_module("holdfast.verification.branch_and_bound"), "fixes_inputs", lambda *_: False
+    )
     said = ask("verify", "small.onnx", "unsat.vnnlib")
     assert said.code == 130
     assert said.out.startswith("unknown\n; interrupted\n")
@@ -228,3 +234,33 @@ def test_an_instance_that_does_not_end_by_itself_is_ended(
     assert ask(
         "verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here"
     ).out.startswith("timeout")
+
+
+def test_page_bundle_certificate_and_checker_state_the_claim_with_names(small: Path, ask: Ask) -> None:
+    """One sentence everywhere, apart from how the model is named; names of variables that do not exist are refused at once."""
+    names = small / "names.csv"
+    names.write_text("variable,name,unit,scale,shift\nX_0,speed,m/s,10,25\nX_1,gap,m,,\nY_0,brake,,,\n")
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--names", names, "--out", "named", "--certificates")
+    assert said.code == 0
+    told = "for all speed 15 to 35 m/s, gap -1 to 1 m: brake < 2.1; largest proved value "
+    assert ask("report", "named").code == 0
+    assert told.replace("<", "&lt;") in (small / "named" / "report.html").read_text()
+    [proof] = (small / "named" / "proofs").glob("*.proof")
+    verdict = check(small / "small.onnx", proof)
+    assert verdict.accepted
+    assert verdict.claim.startswith(told)
+    assert ask("bundle", "named", "-o", "named.zip").code == 0
+    with zipfile.ZipFile(small / "named.zip") as bundle:
+        [record] = json.loads(bundle.read("claims.json"))["records"]
+        assert record["claim"]["sentence"].startswith(told)
+        assert record["claim"]["inputs"]["ranges"][0] == {
+            "name": "speed", "unit": "m/s", "scale": 10.0, "shift": 25.0, "lower": -1.0, "upper": 1.0
+        }  # fmt: skip
+        attributes = json.loads(bundle.read("statement.json"))["predicate"]["attributes"]
+        assert "model small.onnx, sha256 of the file " in record["claim"]["sentence"]
+        assert attributes[0]["conditions"]["claims"] == [record["claim"]["sentence"]]
+    assert ask("verify-bundle", "named.zip").code == 2
+    names.write_text("variable,name\nX_2,speed\n")
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--names", names)
+    assert said.code == 2
+    assert "X_2 does not exist: the network has 2 inputs, from X_0." in said.err

@@ -12,12 +12,23 @@ from typing import Any
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
-from torch import nn
+from torch import Tensor, nn
 
 import holdfast as hf
 import truth
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, CleverRNN, Corners, Mesh, MeshLagrangian, Steps
+from holdfast.attacks import (
+    CLEVER,
+    PGD,
+    CarliniWagner,
+    CleverRNN,
+    Corners,
+    External,
+    Mesh,
+    MeshLagrangian,
+    Steps,
+)
 from holdfast.certify import Certify, Smoothing
+from holdfast.edits import EditSearch
 from holdfast.hamming import Greedy, Grid
 from holdfast.lipschitz import Steepest
 from holdfast.method import Method, known_methods
@@ -31,6 +42,14 @@ from holdfast.verification import BranchAndBound, Scatter
 ROWS = 5
 CLOSE = 1e-9
 
+
+def sign_step(model: nn.Module, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
+    """An attack of another library: the fast gradient sign method."""
+    moving = x.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad(nn.functional.cross_entropy(model(moving), y, reduction="sum"), moving)
+    return x + epsilon * slope.sign()
+
+
 SEEDED: list[tuple[Method[Any], str]] = [  # with a region where it draws
     (PGD(rounds=3, radii=3, steps=4, restarts=2), "ball 2"), (PGD(rounds=2, radii=2, steps=3), "frames 1"),
     (PGD(rounds=2, steps=3, restarts=2), "worst box"), (PGD(rounds=2, radii=2, steps=3, restarts=2), "patch"),
@@ -41,7 +60,8 @@ SEEDED: list[tuple[Method[Any], str]] = [  # with a region where it draws
     (Mesh(rounds=2, radii=2, queries=60, restarts=2), "ball 2"), (Mesh(rounds=1, queries=300, block=4), "worst box"),
     (MeshLagrangian(rounds=1, radii=2, queries=40), "ball 2"), (Scatter(places=8, steps=3, rounds=2), "worst box"),
     (Steepest(queries=150), "steep"), (Steepest(queries=150, searches="mesh,rays"), "steep"), (BranchAndBound(gap=0.01), "small box"),
-    (Steps(rounds=2, moves=2, leaves=4), "rows"),
+    (Steps(rounds=2, moves=2, leaves=4), "rows"), (External(sign_step, (0.1, 1.0)), "ball 2"),
+    (EditSearch(beam=2, tries=5), "edits"),
 ]  # fmt: skip
 every = pytest.mark.parametrize(
     ("method", "where"), SEEDED, ids=[f"{m.name}-{w.replace(' ', '')}-{i}" for i, (m, w) in enumerate(SEEDED)]
@@ -73,6 +93,7 @@ def problems() -> dict[str, Problem]:
         "pixels": Sparse(x, sizes, domain), "patch": Patch(x, sizes, mask, domain),
     }  # fmt: skip
     keys = tuple(Key(i) for i in range(ROWS))
+    recurrent, edited, classes = truth.edited_texts(ROWS)
     found = {name: Problem(net, region, hf.Robustness(y), "radius", keys) for name, region in radius.items()}
     found["words"] = Problem(texts, words, hf.Robustness(sentences.y), "radius")
     found["worst box"] = Problem(
@@ -88,6 +109,7 @@ def problems() -> dict[str, Problem]:
     assert trees.columns is not None
     region = Rows(rows, sizes, trees.columns, trees.domain)
     found["rows"] = Problem(trees, region, hf.Robustness(trees(rows).argmax(1)), "radius", keys)
+    found["edits"] = Problem(recurrent, edited, hf.Robustness(classes), "radius", keys)
     found["steep"] = Problem(net, Ball(x, sizes + 0.3, 2.0, domain), hf.Robustness(y), "steepness", keys)
     return found
 

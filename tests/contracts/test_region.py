@@ -216,7 +216,7 @@ def table(d: Draw) -> tuple[Tensor, Columns]:
 def rows(p: float) -> Callable[[Draw], Region]:
     def build(d: Draw) -> Region:
         centre, columns = table(d)
-        return Rows(centre, d.radii(3), columns, p=p)
+        return Rows(centre, d.radii(3), columns, norm=p)
 
     return build
 

@@ -392,9 +392,10 @@ def test_a_unit_of_several_numbers_is_one_change() -> None:
 
 
 def test_the_same_seed_gives_the_same_tests() -> None:
-    x = images(5)
-    net = hf.Network.from_torch(small(), domain=AROUND)
-    first, again = (generate(net, x, "boundary", seed=3) for _ in range(2))
+    x = images(5)  # Two networks, since the queries that check a model are made once for each.
+    first, again = (
+        generate(hf.Network.from_torch(small(), domain=AROUND), x, "boundary", seed=3) for _ in range(2)
+    )
     assert torch.equal(first.x, again.x)
     assert torch.equal(first.covers, again.covers)
     assert first.queries == again.queries

@@ -1,12 +1,14 @@
 """The benchmarks at 224 x 224 pixels: their photographs, networks and times."""
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from benchmarks.imagenet import nets
-from benchmarks.imagenet.pixels import Watch
+from benchmarks.imagenet.feature import describe_found
+from benchmarks.imagenet.pixels import Watch, _draw
 
 
 def test_photographs_are_pieces_of_two_pictures_and_always_the_same() -> None:
@@ -37,3 +39,23 @@ def test_efficientnet_has_the_weights_of_its_wheel() -> None:
     with torch.no_grad():
         assert int(module(x).argmax()) in range(1000)
         assert float(module(x).softmax(1).max()) > 0.1  # random weights are near 0.001
+
+
+def test_the_figure_shows_photographs_with_a_counterexample_only(tmp_path: Path) -> None:
+    x = nets.photographs(2)
+    changed = x[1].clone()
+    changed[:, 7, 9] = 0
+    records = [
+        SimpleNamespace(bracket=SimpleNamespace(upper=SimpleNamespace(evidence=SimpleNamespace(witness=w))))
+        for w in (None, changed)
+    ]
+    _draw(tmp_path / "none", x[:1], records[:1], None)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+    _draw(tmp_path / "both", x, records, torch.zeros(1, 3, 3))  # type: ignore[arg-type]
+    assert (tmp_path / "both.png").is_file()
+    assert "<!-- 1 pixel -->" in (tmp_path / "both.svg").read_text()
+
+
+def test_what_was_not_found_is_never_shown_as_zero() -> None:
+    assert describe_found(math.inf) == "nothing found"
+    assert describe_found(0.00123) == "0.00123"

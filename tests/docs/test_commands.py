@@ -1,5 +1,6 @@
 """Every command that a document shows is run as it stands; every one that it names in passing exists, with its options."""
 
+import functools
 import json
 import os
 import re
@@ -60,6 +61,18 @@ def steps(page: Path) -> list[list[str]]:
         for part in command.split("&&")
         for words in lines(part)
     ]
+
+
+def test_gitlab_runs_what_the_workflow_for_github_runs() -> None:
+    """Its commands are those that `test_the_workflow_for_a_ci_runs` runs, in the parts of a file for GitLab."""
+    yaml = pytest.importorskip("yaml")
+    blocks_of_page = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "gate.md").read_text(), re.DOTALL)
+    [job] = [read["robustness"] for read in map(yaml.safe_load, blocks_of_page) if "robustness" in read]
+    own = [shlex.split(line) for line in [*job["script"], *job["after_script"]]]
+    asked = [words for words in own if words[0] == "holdfast"]
+    assert asked == [words for words in steps(ROOT / "docs" / "gate.md") if words[0] == "holdfast"]
+    written = {asked[1][asked[1].index(option) + 1] for option in ("--junit", "--markdown")} | {asked[2][-1]}
+    assert written <= {job["artifacts"]["reports"]["junit"], *job["artifacts"]["paths"]}
 
 
 def passing(page: Path) -> list[list[str]]:
@@ -172,9 +185,14 @@ def test_what_is_named_in_passing_exists(page: Path) -> None:
         check(words, page.name)
 
 
+@functools.cache
+def whole_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def check(words: list[str], where: str) -> None:
     """Is there such a command, and does it have these options?"""
-    command: Any = typer.main.get_command(app)
+    command: Any = whole_command()
     rest = words[1:]
     while hasattr(command, "commands") and rest:
         name = rest.pop(0)
@@ -206,12 +224,14 @@ def test_most_commands_are_shown_somewhere() -> None:
         for page in PAGES
         for words in blocks(page)
     }
-    top: Any = typer.main.get_command(app)
+    top = whole_command()
     below = top.commands["monitor"]
     every = {name for name in top.commands if name != "monitor"} | {
         f"monitor {name}" for name in below.commands
     }
-    assert every - shown <= {"demo", "verify"}, "demo is `make demo`; verify needs a file of a question"
+    assert every - shown <= {"demo", "verify", "equivalent"}, (
+        "demo is `make demo`; verify and equivalent need files of the reader"
+    )
 
 
 def test_shell_blocks_are_all_that_shows_commands() -> None:
@@ -222,3 +242,48 @@ def test_shell_blocks_are_all_that_shows_commands() -> None:
             re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL),
             re.MULTILINE,
         ), page.name
+
+
+CI = ROOT / "examples" / "ci"
+
+
+def ci_commands() -> list[tuple[str, list[str]]]:
+    """The commands of holdfast in the templates, with example values in place of variables."""
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((CI / "action.yml").read_text())
+    job = yaml.safe_load((CI / "gitlab.yml").read_text())[".robustness"]
+    found = [("action.yml", step["run"]) for step in action["runs"]["steps"] if "run" in step]
+    found += [("gitlab.yml", line) for line in [*job["script"], *job["after_script"]]]
+    values = {"options": "--limit 2", "OPTIONS": "--limit 2", "at": "0.1", "AT": "0.1"}
+
+    def example(match: re.Match[str]) -> str:
+        return values.get(match[1] or match[2], "0.5")
+
+    return [
+        (file, shlex.split(part))
+        for file, line in found
+        for part in re.split(r"&&|;", re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}|\$(\w+)", example, line))
+        if shlex.split(part)[0] == "holdfast"
+    ]
+
+
+def test_commands_of_the_templates_exist() -> None:
+    """The composite action and the template for GitLab measure, gate and report with options that exist."""
+    commands = ci_commands()
+    for file, words in commands:
+        check(words, file)
+    for file in ("action.yml", "gitlab.yml"):
+        assert [words[1] for name, words in commands if name == file] == ["radius", "gate", "report"]
+
+
+def test_the_image_installs_a_cpu_build_of_torch_before_holdfast() -> None:
+    """Its extras exist, and torch comes first from the index that the user names."""
+    tomllib = pytest.importorskip("tomllib")
+    text = (CI / "Dockerfile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [chosen] = re.findall(r"holdfast\[([\w,]+)\]", text)
+    assert set(chosen.split(",")) <= set(extras)
+    assert text.index('PIP_INDEX_URL="$TORCH_CPU_INDEX" pip install --no-cache-dir torch') < text.index(
+        "holdfast["
+    )
+    assert text.rstrip().endswith('ENTRYPOINT ["holdfast"]')

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from copies import run_script
+
 ROOT = Path(__file__).parents[2]
 TOOLS = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "run_examples.py")))
 WHEELS = {
@@ -25,6 +27,7 @@ HEAVY = (
     "file_types",
     "photo",
     "aircraft",
+    "pendulum",
 )  # 10 to 40 CPU-s each: run where HOLDFAST_HEAVY=1 is set
 
 
@@ -51,7 +54,9 @@ def test_a_page_shows_its_script(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scripts())
-def test_a_script_prints_what_its_page_shows(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_script_prints_what_its_page_shows(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     if name in HEAVY and not os.environ.get("HOLDFAST_HEAVY"):
         pytest.skip("takes long: HOLDFAST_HEAVY=1 runs it")
     if name in WHEELS and find_spec(WHEELS[name]) is None:
@@ -66,7 +71,9 @@ def test_a_script_prints_what_its_page_shows(name: str, request: pytest.FixtureR
         arguments = (str(folder),)
     script = ROOT / "examples" / f"{name}.py"
     [shown] = TOOLS.SAID.findall(TOOLS.page_of(script).read_text())
-    assert words(TOOLS.printed(script, *arguments)) == words(shown)
+    code, said, told = run_script(script, tmp_path, *arguments)
+    assert code == 0, told
+    assert words(said) == words(shown)
 
 
 @pytest.mark.parametrize("name", ["file_types", "aircraft"])

@@ -190,7 +190,7 @@ def test_what_the_model_answered_at_the_inputs_travels_with_the_tasks() -> None:
         hashed=False,
         outputs=told.append,
     )
-    assert len(here) == 2 * usual
+    assert len(here) == usual + 1  # a second check is one call
     values = {
         key.index: row for outputs in told for key, row in zip(outputs.keys, outputs.values, strict=True)
     }

@@ -1,5 +1,6 @@
 """What is said about a monitor's scores: against brute force through the user's own model."""
 
+import math
 from typing import Any
 
 import pytest
@@ -114,11 +115,30 @@ def test_nothing_to_attack_is_said_as_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("count", [1, 2, 4, 9, 30])
+def test_an_interval_of_few_sequences_contains_the_expected_value_often_enough(count: int) -> None:
+    """The exact probability over all outcomes of `count` tosses, for expected values of 1 to 99 %; the usual normal
+    approximation contains 1 % with probability 0.04 only."""
+    means = [Mean.of(torch.tensor([1.0] * hits + [0.0] * (count - hits)), 0.95) for hits in range(count + 1)]
+    for percent in range(1, 100):
+        p = percent / 100
+        covered = sum(
+            math.comb(count, hits) * p**hits * (1 - p) ** (count - hits)
+            for hits, mean in enumerate(means)
+            if mean.low <= p <= mean.high
+        )
+        assert covered >= 0.95 - 1e-12, p
+
+
+def test_no_success_in_four_sequences_is_not_certain() -> None:
+    found = Mean.of(torch.zeros(4), 0.95)
+    assert (found.value, found.low) == (0, 0)
+    assert found.high == pytest.approx(1 - 40 ** (-1 / 4))  # KL(0, p) = -log(1 - p) = log(40) / 4
+
+
 def test_means_have_intervals_that_shrink() -> None:
     values = (torch.arange(400) % 2).double()
     some, many = Mean.of(values[:40], 0.95), Mean.of(values, 0.95)
     assert some.value == many.value == 0.5
-    assert some.high - some.low == pytest.approx(2 * 1.96 * 0.5 / 40**0.5, rel=0.02)
     assert many.high - many.low < some.high - some.low
-    assert (Mean.of(values[:1], 0.95).low, Mean.of(values[:1], 0.95).high) == (0, 1)
     assert RELIABILITY_EDGES[0] == 0

@@ -131,13 +131,13 @@ def test_typos_become_words_of_the_vocabulary_or_the_unknown_one() -> None:
 def test_noise_fills_the_ball_evenly(p: float) -> None:
     """The norm of a uniform point of a ball in d dimensions is r u^(1/d): its mean is r d / (d + 1), and its median is known too."""
     centre, d = torch.randn(3, 2), 6
-    drawn = Noise(0.7, p=p).sample(centre, 20_000, torch.Generator().manual_seed(0)) - centre
+    drawn = Noise(0.7, norm=p).sample(centre, 20_000, torch.Generator().manual_seed(0)) - centre
     norm = torch.linalg.vector_norm(drawn.double().flatten(1), ord=p, dim=1)
     assert float(norm.max()) <= 0.7 * (1 + 1e-5)
     assert float(norm.mean()) == pytest.approx(0.7 * d / (d + 1), abs=0.005)
     assert float((norm <= 0.7 * 0.5 ** (1 / d)).double().mean()) == pytest.approx(0.5, abs=0.02)
     assert float(drawn.mean(0).abs().max()) < 0.02
-    kept = Noise(0.7, p=p, low=0.0, high=0.1).sample(centre, 100, torch.Generator().manual_seed(0))
+    kept = Noise(0.7, norm=p, low=0.0, high=0.1).sample(centre, 100, torch.Generator().manual_seed(0))
     assert float(kept.min()) >= 0
     assert float(kept.max()) <= float(torch.tensor(0.1))
 
@@ -157,7 +157,7 @@ def test_noise_refuses_what_it_cannot_do() -> None:
     [
         Groups.of_sets({1: [1, 3]}, probability={1: [0.2, 0.8]}),
         Typos(("cat", "at"), unknown=1),
-        Noise(0.5, p=math.inf, low=-1.0),
+        Noise(0.5, norm=math.inf, low=-1.0),
     ],
 )
 def test_mutations_come_back_from_what_they_write_down(mutation: Mutation) -> None:

@@ -197,7 +197,7 @@ class Last(Reader):
 
 def test_sampled_scores_hold_the_truth() -> None:
     net = hf.Network.from_torch(Last(tokens=False))
-    monitor = Monitor.fit(net, [], Noise(1.0, p=float("inf")), samples=400, confidence=0.99, seed=3)
+    monitor = Monitor.fit(net, [], Noise(1.0, norm=float("inf")), samples=400, confidence=0.99, seed=3)
     frames = torch.zeros(60, DIMENSION)
     frames[:, 0] = torch.linspace(-1.2, 1.2, 60)
     scores = monitor.score(frames)
@@ -398,7 +398,7 @@ def test_a_monitor_comes_back(mutation: Any, tmp_path: Path) -> None:
 
 def test_noise_comes_back_and_own_functions_do_not(tmp_path: Path) -> None:
     net = Reader("gru", tokens=False).network()
-    monitor = Monitor.fit(net, [], Noise(0.5, p=1), samples=50, seed=4)
+    monitor = Monitor.fit(net, [], Noise(0.5, norm=1), samples=50, seed=4)
     monitor.save(tmp_path)
     (frames,) = some_frames([4])
     assert torch.equal(Monitor.load(tmp_path, net).score(frames).values, monitor.score(frames).values)

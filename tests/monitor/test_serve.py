@@ -340,8 +340,16 @@ def test_metrics_count_what_happened(monitor: Monitor) -> None:
     assert number(text, "holdfast_elements_scored_total") == 12
     assert number(text, "holdfast_score_seconds_count") == 4
     assert number(text, 'holdfast_score_seconds_bucket{le="+Inf"}') == 4
-    counts = [float(count) for count in re.findall(r"_bucket\{[^}]*\} (\S+)", text)]
-    assert counts == sorted(counts)
+    for name in ("holdfast_score_seconds", "holdfast_score"):
+        counts = [
+            float(count) for count in re.findall(rf"^{name}_bucket{{[^}}]*}} (\S+)", text, re.MULTILINE)
+        ]
+        assert counts == sorted(counts)
+        assert counts[-1] == number(text, f"{name}_count")
+    scores = [score.value for score in monitor.score(TEXT)] * 3
+    assert number(text, "holdfast_score_count") == len(scores)
+    assert number(text, "holdfast_score_sum") == pytest.approx(sum(scores))
+    assert number(text, 'holdfast_score_bucket{le="0.9"}') == sum(score <= 0.9 for score in scores)
     assert number(text, "holdfast_score_seconds_sum") > 0
     shape = re.compile(
         r'(# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [0-9.e+-]+)'

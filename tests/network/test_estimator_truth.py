@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.model_selection
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import (
@@ -25,25 +27,39 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingClassifier,
 )
+from sklearn.feature_selection import SelectKBest
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
     LinearRegression,
     LogisticRegression,
     Perceptron,
+    Ridge,
     RidgeClassifier,
     SGDClassifier,
 )
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
-from sklearn.svm import SVC, NuSVC
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
+from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 import holdfast as hf
 from holdfast.errors import BadInput, Contradiction
+from sizes import FULL
 
 DRAW = np.random.default_rng(3)
 X = DRAW.normal(size=(300, 3))
@@ -223,11 +239,41 @@ CASES: dict[str, Any] = {
     "ada": lambda: AdaBoostClassifier(n_estimators=4, random_state=0).fit(X, TWO),
     "one_against_rest": lambda: OneVsRestClassifier(LogisticRegression()).fit(X, THREE),
     "neighbours": lambda: KNeighborsClassifier(4).fit(X, THREE),
+    "votes_of_probabilities": lambda: VotingClassifier(
+        [("a", LogisticRegression()), ("b", GaussianNB())], voting="soft", weights=[1, 3]
+    ).fit(X, THREE),
+    "stack_of_functions": lambda: StackingClassifier(
+        [("a", LogisticRegression()), ("b", LinearSVC())], cv=2, passthrough=True
+    ).fit(X, TWO),
+    "bag_of_functions": lambda: BaggingClassifier(
+        LogisticRegression(), 3, max_features=2, random_state=0
+    ).fit(X, TWO),
+    "vectors": lambda: make_pipeline(StandardScaler(), SVC()).fit(X[:60], TWO[:60]),
+    "vectors_polynomial": lambda: SVC(kernel="poly", degree=2, coef0=1).fit(X[:60], TWO[:60]),
+    "naive_bayes": lambda: GaussianNB().fit(X, THREE),
+    "frozen_calibrated": lambda: CalibratedClassifierCV(
+        FrozenEstimator(LogisticRegression().fit(X, TWO))
+    ).fit(X, TWO),
+    "isotonic": lambda: CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2).fit(X, TWO),
+    "imputed_products": lambda: make_pipeline(
+        SimpleImputer(), PolynomialFeatures(2), LogisticRegression(max_iter=500)
+    ).fit(X, TWO),
+    "projected": lambda: make_pipeline(PCA(2, whiten=True), SelectKBest(k=1), LogisticRegression()).fit(
+        X, TWO
+    ),
+    "imputed_forest": lambda: make_pipeline(
+        SimpleImputer(), RandomForestClassifier(4, max_depth=3, random_state=0)
+    ).fit(X, TWO),
+    "imputed_with_indicator": lambda: make_pipeline(
+        SimpleImputer(add_indicator=True), LogisticRegression()
+    ).fit(np.where(np.random.default_rng(1).random(X.shape) < 0.1, np.nan, X), TWO),
 }
 READ = {  # of which something is proved; all others are black boxes
     "boosted_init_dummy", "boosted_init_zero", "boosted_init_default", "boosted_exponential", "boosted_warm", "boosted_pruned",
     "histogram_gaps", "forest_weights", "forest_monotone", "extra_bootstrap", "linear_weights", "linear_discriminant",
-    "linear_perceptron", "linear_log_loss", "linear_ridge", "linear_search", "perceptrons",
+    "linear_perceptron", "linear_log_loss", "linear_ridge", "linear_search", "perceptrons", "transformed", "platt", "nu_svc",
+    "one_against_rest", "votes_of_probabilities", "stack_of_functions", "bag_of_functions", "vectors", "vectors_polynomial",
+    "naive_bayes", "frozen_calibrated", "imputed_products", "projected", "imputed_forest", "bagging", "ada",
 }  # fmt: skip
 
 
@@ -241,7 +287,9 @@ def test_certificates_and_witnesses_are_about_predict(name: str) -> None:
     said = model.predict(rows)
     away = net(torch.from_numpy(rows)).argmax(1)
     assert [net.labels[k] for k in away.tolist()] == said.tolist()  # type: ignore[index]
-    found = hf.radius(net, torch.from_numpy(rows), said, stop=None if name in READ else SHORT)
+    # Proofs of differentiable networks take no queries; a search without end takes 0.3 CPU-s of each case.
+    stop = None if name in READ and (FULL or net.trees is not None) else SHORT
+    found = hf.radius(net, torch.from_numpy(rows), said, stop=stop)
     assert any(bracket.lower.value > 0 for bracket in found) == (name in READ)
     for row, label, bracket in zip(rows, said, found, strict=True):
         assert bracket.lower.value <= first_change(model, row[None])
@@ -364,3 +412,85 @@ def test_a_linear_regression_keeps_its_proof() -> None:
         net = hf.Network.from_sklearn(LinearRegression().fit(X, FORECAST))
         [bracket] = hf.radius(net, torch.zeros(1, 3, dtype=torch.float64), property=hf.Within(0.5))
     assert 0 < bracket.lower.value <= bracket.upper.value < np.inf
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (
+            lambda: make_pipeline(KBinsDiscretizer(3), LogisticRegression()).fit(X, TWO),
+            "the step KBinsDiscretizer before the model is not supported",
+        ),
+        (
+            lambda: make_pipeline(FunctionTransformer(np.floor), LogisticRegression()).fit(X, TWO),
+            "the step FunctionTransformer calls floor, whose formula is not known here",
+        ),
+        (
+            lambda: VotingClassifier(
+                [("a", LogisticRegression()), ("b", KNeighborsClassifier())], voting="soft"
+            ).fit(X, TWO),
+            "KNeighborsClassifier has no formula that is known here",
+        ),
+        (CASES["voting"], "VotingClassifier counts votes"),
+        (CASES["svc_three"], "SVC with more than two classes decides by votes between pairs of classes"),
+        (CASES["isotonic"], "calibrates by method='isotonic', not by a sigmoid"),
+        (CASES["imputed_with_indicator"], "the step SimpleImputer before the model"),
+        (
+            lambda: make_pipeline(KBinsDiscretizer(3), DecisionTreeClassifier(max_depth=2)).fit(X, TWO),
+            "the step KBinsDiscretizer before the model does more than scale each feature",
+        ),
+    ],
+)
+def test_a_note_names_the_part_that_stops_a_proof(build: Any, reason: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = hf.Network.from_sklearn(build())
+    assert net.notes[0].startswith("black box: no gradients, nothing can be proved; ")
+    assert reason in net.notes[0]
+
+
+def test_words_are_encoded_by_the_pipeline_of_a_column_transformer() -> None:
+    """Imputers, ordinal codes and one-hot codes of words, within parts of a column transformer."""
+    table = pd.DataFrame(
+        {
+            "size": X[:, 0],
+            "colour": np.where(X[:, 1] > 0, "red", "blue"),
+            "grade": np.array(list("abc"))[THREE],
+        }
+    )
+    parts = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), ["size"]),
+            ("colours", make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()), ["colour"]),
+            ("grades", OrdinalEncoder(), ["grade"]),
+        ]
+    )
+    model = make_pipeline(parts, LogisticRegression()).fit(table, TWO)
+    net = hf.Network.from_sklearn(model, columns=hf.Columns.of(table))
+    assert net.differentiable, net.notes
+    rows = net.rows(table)
+    assert (net(rows).argmax(1).numpy() == model.predict(table)).all()
+    said = model.predict(table[:6])
+    for k, bracket in enumerate(hf.radius(net, table[:6], said, norm=0)):
+        changed = [
+            model.predict(table[k : k + 1].assign(colour=colour, grade=grade))[0]
+            for colour in ("red", "blue")
+            for grade in "abc"
+        ]
+        most = max(
+            (colour != table.colour[k]) + (grade != table.grade[k]) if answer == said[k] else 0
+            for answer, (colour, grade) in zip(
+                changed, [(c, g) for c in ("red", "blue") for g in "abc"], strict=True
+            )
+        )
+        if bracket.lower.value >= 2:
+            assert most == 2
+            assert set(changed) == {said[k]}
+
+
+def test_a_target_is_transformed_back() -> None:
+    grown = np.exp(0.3 * X[:, 0] + 0.1 * X[:, 1])
+    model = TransformedTargetRegressor(Ridge(), func=np.log1p, inverse_func=np.expm1).fit(X, grown)
+    net = hf.Network.from_sklearn(model)
+    assert net.differentiable, net.notes
+    np.testing.assert_allclose(net(torch.from_numpy(X))[:, 0].numpy(), model.predict(X), rtol=1e-9)

@@ -21,7 +21,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, Ri
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, PolynomialFeatures, RobustScaler, StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -165,7 +165,9 @@ def test_what_answers_otherwise_than_it_was_read_is_a_black_box() -> None:
     for estimator in (
         Moody(),
         Late(max_depth=3),
-        make_pipeline(PolynomialFeatures(), LogisticRegression(max_iter=1000)),
+        make_pipeline(
+            KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf"), LogisticRegression(max_iter=1000)
+        ),
         KNeighborsClassifier(),
     ):
         net = hf.Network.from_sklearn(estimator.fit(TABLE.to_numpy(), TWO))

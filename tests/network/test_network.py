@@ -895,3 +895,45 @@ def test_the_float64_network_of_a_program_keeps_casts_to_half(tmp_path: Path) ->
     precise = network.double(example)
     assert own.tolist() == [[2050], [2050]]
     assert precise is None or precise(example).tolist() == [[2050], [2050]]
+
+
+def test_a_second_check_is_one_evaluation_and_still_finds_a_model_that_became_random() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("noise", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x)
+            return out if float(self.noise) == 0 else out + self.noise * torch.rand_like(out)
+
+    module = Noisy().eval()
+    net, x = hf.Network.from_torch(module), torch.rand(2, 3)
+    net.outputs_for(x)
+    before, module = net.queries, net.module.model
+    net.outputs_for(x)
+    assert net.queries - before == 2
+    module.layer.weight.data.mul_(2)  # Other weights are no error, and are checked in full.
+    net.outputs_for(x)
+    assert net.queries - before == 2 + 6
+    module.noise.fill_(1.0)
+    with pytest.raises(BadInput, match="random"):
+        net.outputs_for(x)
+
+
+def test_a_large_buffer_that_calls_change_is_found() -> None:
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.seen = torch.zeros(2**15)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = self.seen.clone()
+            self.seen[7] = float(x.sum())
+            out: Tensor = self.layer(x)
+            return out
+
+    with pytest.raises(BadInput, match="remembers"):
+        hf.Network.from_torch(Remembers().eval()).outputs_for(torch.rand(2, 3))

@@ -1,7 +1,9 @@
 """Certificates of every kind: accepted as they are, rejected as soon as they claim something that is not so."""
 
+import io
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.proofs.mutants import mutants
+from rich.console import Console
 from safetensors.numpy import save
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+import holdfast.cli.prove
 import holdfast_check
 import holdfast_check.__main__
 from holdfast.api.prove import prove
@@ -27,6 +31,7 @@ from holdfast.certificates.claim import pack_proof, request_header
 from holdfast.certificates.matching import MatchedActivations
 from holdfast.certificates.model_file import model_for
 from holdfast.certificates.trained_slopes import search_trained_slopes
+from holdfast.certificates.writing import Certificate
 from holdfast.certify import Split
 from holdfast.cli import app
 from holdfast.errors import UnsupportedLayer
@@ -58,7 +63,9 @@ def test_every_kind_of_network_has_certificates_that_are_accepted(kind: str, tmp
     _problems, _, made = proved(kind, tmp_path, norm=norm)
     proofs = [one for one in made if one.kind == "proof"]
     assert len(proofs) == 2, made
-    assert all(one.file is not None and one.value >= 0.99 * one.known for one in proofs), made
+    # The engine proves products of gates with affine forms, which the checker does not have.
+    least = 0.97 if kind == "own cell" else 0.99
+    assert all(one.file is not None and one.value >= least * one.known for one in proofs), made
     for one in made:
         assert one.file is not None, one
         assert one.model is not None, one
@@ -157,10 +164,10 @@ def test_what_cannot_be_computed_in_float64_is_a_reason_and_no_crash(tmp_path: P
 
 
 def test_frames_and_features_that_stay(tmp_path: Path) -> None:
-    _, _, made = proved("lstm", tmp_path, norm=2, frames=(1, 2))
+    _, _, made = proved("lstm", tmp_path, norm=2, frames=(1,))
     assert sum(one.kind == "proof" and one.file is not None for one in made) == 2
     header, arrays = opened(next(one.file for one in made if one.file is not None))
-    assert arrays["region/shares"].tolist() == [0, 1, 1, 0]
+    assert arrays["region/shares"].tolist() == [0, 1, 0]
     assert header["region"]["norm"] == "2"
 
 
@@ -352,16 +359,34 @@ def test_damaged_files_are_told_apart_from_proofs(tmp_path: Path) -> None:
     assert "no proof" in check(model, path).reason
 
 
+def test_the_reason_of_every_claim_without_certificate_is_printed() -> None:
+    """Those beyond the first few are counted by their reason; nothing is left out."""
+    refused = [
+        Certificate(
+            Key(index=number), "proof", 1.0, reason="a reason" if number < 6 else f"reason {number % 2}"
+        )
+        for number in range(10)
+    ]
+    console = Console(record=True, width=200, file=io.StringIO())
+    holdfast.cli.prove._show_refused(refused, console)
+    told = console.export_text()
+    assert told.count("input ") == 5
+    counted = [int(count) for count in re.findall(r"(\d+) more claim", told)]
+    assert sum(counted) == 5
+    assert "1 more claim: no certificate, a reason" in told
+    assert "2 more claims: no certificate, reason 0" in told
+
+
 def test_what_has_no_certificate_is_said(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    net = Network.from_torch(nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2)).eval())
+    net = Network.from_torch(nn.Sequential(nn.Linear(4, 4), nn.Mish(), nn.Linear(4, 2)).eval())
     x = torch.randn(1, 4)
     from holdfast.api.radius import radius_problems
 
     problems = list(radius_problems(net, x, net(x).argmax(-1)))
     [one] = prove(problems, solve(problems, METHODS), tmp_path)[:1]
     assert one.file is None
-    assert "gelu" in one.reason
+    assert "mish" in one.reason
     net, x, y = network("mlp")
     problems = list(radius_problems(net, x, y))
     records = solve(problems, METHODS)
@@ -413,12 +438,13 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
     assert header["question"] == records[0].question
     assert header["input"] == str(Key(0))
     claim = Claim.read_claim(header, arrays, Model.read_file(made[0].model or "").program)
-    assert repr(made[0].value) in claim.told or made[0].value != header["region"]["radius"]
+    assert repr(made[0].value) in claim.numbers.sentence() or made[0].value != header["region"]["radius"]
     assert problems[0].goal == "radius"
-    assert "between -2.0 and 2.0" in claim.told
+    assert "between -2.0 and 2.0" in claim.numbers.sentence()
     smaller = {**arrays, "region/lower": arrays["region/centre"], "region/upper": arrays["region/centre"]}
     assert (
-        "in the box" in Claim.read_claim(header, smaller, Model.read_file(made[0].model or "").program).told
+        "in the box"
+        in Claim.read_claim(header, smaller, Model.read_file(made[0].model or "").program).numbers.sentence()
     )
     assert (
         "by the shares"
@@ -426,7 +452,7 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
             header,
             {**arrays, "region/shares": np.array([1e-9])},
             Model.read_file(made[0].model or "").program,
-        ).told
+        ).numbers.sentence()
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from report_runs import MODEL, question
 
 import holdfast as hf
+from holdfast.report.plots import canvas
 
 
 @pytest.fixture
@@ -23,3 +24,11 @@ def new_store(tmp_path: Path) -> Iterator[Callable[..., hf.Store]]:
     yield create
     for store in stores:
         store.close()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def arranged_charts() -> Iterator[None]:
+    """Charts are arranged as users see them; other folders save the time (tests/conftest.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canvas, "LAYOUT", "constrained")
+        yield

@@ -120,9 +120,23 @@ def testgen() -> list[Record]:
 
 
 def smoothing() -> list[Record]:
+    """The first input has no majority under the noise."""
     found = [record(k, 0.0, math.inf) for k in range(3)]
+    shares = (0.4, 0.7, 0.9)
     return [
-        replace(made, bracket=made.bracket.with_estimate(sampled(0.25 * k))) for k, made in enumerate(found)
+        replace(
+            made,
+            bracket=made.bracket.with_estimate(
+                replace(guess, evidence=replace(guess.evidence, method="Smoothing"))
+            ),
+            aside={
+                "counts": torch.tensor([90.0, 10.0]),
+                "chosen": torch.tensor(0.0),
+                "p_lower": torch.tensor(shares[k]),
+            },
+        )
+        for k, made in enumerate(found)
+        for guess in [sampled(0.25 * k)]
     ]
 
 
@@ -153,7 +167,7 @@ KINDS = {
     "radius": Kind({}, radius, ("the radius",), 3, "How far may each of the 3 inputs", ("stability",)),
     "worst": Kind({"norm": None}, worst, ("the worst score",), 3, "How low can the score", ("stability", "reachability")),
     "verify": Kind(
-        {"norm": None}, verify, ("the worst score",), 3, "Can what the instances describe happen", ("stability", "reachability"),
+        {"norm": None}, verify, ("the worst score",), 3, "give an output that its property forbids", ("stability", "reachability"),
         names=[f"acas_{k}.onnx prop_{k}.vnnlib" for k in range(3)], labelled=False,
     ),
     "reach": Kind(

@@ -15,11 +15,14 @@ from report_runs import MODEL, Document, question, record
 from test_accessibility import contrast
 
 import holdfast as hf
+from holdfast.question import Question
+from holdfast.question_text import describe_question
 from holdfast.report import write_report
 from holdfast.report.answer_sentence import (
     answer_of,
     answer_sentence,
     decisive_radius,
+    output_name,
     perturbation,
     radius_origin,
 )
@@ -132,7 +135,7 @@ def test_the_counts_are_those_of_the_tables(new_store: NewStore) -> None:
     assert counts.broken == 1
     assert "shown to change" not in sentence
     assert "; 1 is misclassified without any change; " in sentence
-    assert f"{counts.unknown} are unknown (2 of these not measured)" in sentence
+    assert f"{counts.unknown} are unknown (2 of these unfinished)" in sentence
     assert counts.certified >= len(found) / 2  # the median is rounded towards the certified side
 
 
@@ -202,7 +205,7 @@ def test_forecasts_and_targets_have_words_of_their_own() -> None:
     asked = question(radius=0.2, within="2", outputs="0")
     assert "keeps its forecast within 2 (outputs 0)" in answer_sentence(asked, parts)
     asked = question(radius=0.2, property="confidence", epsilon=0.1)
-    assert "keeps the property confidence (epsilon 0.1)" in answer_sentence(asked, parts)
+    assert "keeps the property confidence by more than 0.1" in answer_sentence(asked, parts)
     asked = question(radius=0.2, arithmetic="executed")
     assert "outputs as computed in the arithmetic of the network" in answer_sentence(asked, parts)
     assert "is not classified as target 3" in answer_sentence(question(radius=0.2, targets="3"), parts)
@@ -303,3 +306,24 @@ def test_a_single_changed_unit_is_named_in_the_singular(new_store: NewStore, tmp
     text = Document(write_report(store, tmp_path / "r.html").read_text()).text
     assert re.search(r"inputs that change 1 (pixel|unit);", text), text[:400]
     assert "1 to 1" not in text
+
+
+def test_a_table_counts_changes_in_the_scale_of_each_column() -> None:
+    """'0.5 per value' would be wrong where age is measured in units of 18 years."""
+    plain = question(radius=0.5, model={"domain": None})
+
+    def about(columns: hf.Columns) -> Question:
+        return replace(plain, asked=replace(plain.asked, columns=columns.to_json()))
+
+    parts = parts_of(rows_of([record(0, 0.1, 0.4), record(1, 0.3, 0.5)]))
+    scaled = about(hf.Columns.named(["age", "debt"], scales={"age": 18.0, "debt": 0.3}))
+    assert perturbation(scaled, 0.5) == "under any change of at most 0.5 times its scale in each column"
+    assert "table rows" in answer_sentence(scaled, parts)
+    assert "each change divided by the scale of its column: age 18, debt 0.3" in describe_question(scaled)
+    unscaled = about(hf.Columns.named(["age", "debt"]))
+    assert perturbation(unscaled, 0.5) == "under any change of at most 0.5 per value"
+
+
+def test_outputs_with_names_are_called_by_them() -> None:
+    named = question(command="reach", data={"classes": ["wind in m/s", "1"]})
+    assert [output_name(named, k) for k in (0, 1, 2)] == ["wind in m/s", "1", "2"]

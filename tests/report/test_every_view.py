@@ -206,7 +206,7 @@ def test_the_ends_of_a_page_are_coloured_by_what_they_are(new_store: NewStore, t
     steep = document.rows[6]
     assert steep[6].startswith("2witnessed, PGD")
     assert steep[7].startswith("4proved, Certify")
-    assert document.rows[8][7] == "∞nothing proved yet"
+    assert document.rows[8][7] == "-nothing proved yet"
     assert "At each steepness: proved to stay below it, shown to rise above it, or unknown." in document.text
 
 

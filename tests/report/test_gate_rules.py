@@ -57,6 +57,19 @@ def test_the_share_certified(new_store: NewStore, ends: Ends, wanted: float, pas
     assert judge(fill(new_store(), ends), Rules(at=0.05, min_certified=wanted)).passed is passes
 
 
+def test_with_a_confidence_the_share_of_the_population_counts(new_store: NewStore) -> None:
+    """9 of 10 certified: at least 60.6 % of the population with confidence 95 %."""
+    store = fill(new_store(), TEN)
+    assert judge(store, Rules(at=0.05, min_certified=0.6, confidence=0.95)).passed
+    decision = judge(store, Rules(at=0.05, min_certified=0.61, confidence=0.95))
+    assert not decision.passed
+    assert (
+        "at least 60.5 % of the population (Clopper and Pearson), if the inputs were drawn"
+        in decision.checks[0].found
+    )
+    assert "of the population with confidence 95" in decision.checks[0].wanted
+
+
 def test_unknown_inputs_are_not_certified_and_are_named(new_store: NewStore) -> None:
     store = fill(
         new_store(), [(0.1, 0.2), (0.0, math.inf), (0.01, 0.02), (0.0, 0.0)], wrong=[3], unanswered=2
@@ -146,7 +159,7 @@ def test_unknown_inputs_may_break_unless_it_is_allowed(new_store: NewStore) -> N
     assert not decision.passed
     [check] = decision.checks
     assert "unknown ones included" in check.wanted
-    assert "0 broken, 40 unknown, 40 of these not measured" in check.found
+    assert "0 broken, 40 unknown, 40 of these unfinished" in check.found
     assert len(check.details) == 40
     assert judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=1.0)).passed
     most = judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=0.9))

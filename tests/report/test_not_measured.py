@@ -99,9 +99,9 @@ def test_card_and_page_say_how_many_were_not_measured(new_store: NewStore) -> No
     store = kept(new_store(), HALF)
     text = card.render(store)
     assert "| not measured | 3, the run ended too early" in text
-    assert "3 unknown (3 of these not measured) of 5" in text
+    assert "3 unknown (3 of these unfinished) of 5" in text
     page = render(store)
-    assert "(3 of these not measured)" in page
+    assert "(3 of these unfinished)" in page
     assert "without the 3 not measured" in page
     assert "2 of 2 measured (3 not measured)" in page
 

@@ -20,7 +20,7 @@ from holdfast.cli import app
 from holdfast.commands.command import COMMANDS
 from holdfast.commands.options import ModelOptions
 from holdfast.formatting import format_bounds, format_lower, format_range, format_upper
-from holdfast.report import card
+from holdfast.report import card, write_report
 from holdfast.report.answers import answer_table
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render, thumbnails
@@ -35,6 +35,7 @@ from holdfast.report.plots.convergence import followed_inputs, mean_over_time
 from holdfast.report.question import command_line, preparation
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.report.table import table
+from holdfast.report.wording import quantity_of
 from holdfast.result import Bound, Bracket, Key, Record, trivial_bound
 from holdfast.store import Event
 
@@ -278,7 +279,9 @@ def test_a_verdict_carries_its_counterexample_and_the_hashes(new_store: NewStore
     assert "b" * 64 in hashes
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - {"verify", "reach", "risk", "saliency", "testgen"}))
+@pytest.mark.parametrize(
+    "kind", sorted(set(KINDS) - {"verify", "reach", "risk", "saliency", "smoothing", "testgen"})
+)
 def test_other_commands_need_no_table_of_their_own(new_store: NewStore, kind: str) -> None:
     assert answer_table(made(new_store, kind)) is None
 
@@ -403,3 +406,39 @@ def test_a_bound_that_is_only_known_to_be_positive_sorts_as_one(new_store: NewSt
     document = next(render_pages(store, "report-{}.html".format))
     assert 'data-l="5e-324"' in document
     assert ">&gt;0<small>" in document
+
+
+def test_equal_words_are_not_shown_as_the_weakest() -> None:
+    """Where no word breaks before another, none is dark; a probability of 1 is the lightest shade, 0 the darkest."""
+    frames = [record(0, 3.0, 3.0, frame=k) for k in range(3)]
+    heat = Heat.within(frames)
+    assert {heat.level(f.bracket.upper, f.bracket) for f in frames} == {"h0"}
+    at_once = [record(0, 0.0, 0.0, frame=k) for k in range(3)]
+    heat = Heat.within(at_once)
+    assert {heat.level(f.bracket.upper, f.bracket) for f in at_once} == {"h9"}
+    sure = [
+        record(0, 1.0, 1.0, frame=0, goal="probability"),
+        record(0, 0.0, 0.0, frame=1, goal="probability"),
+    ]
+    heat = Heat.within(sure)
+    assert [heat.level(f.bracket.upper, f.bracket) for f in sure] == ["h0", "h9"]
+    assert heat.level(record(0, 0.6, 0.6).bracket.upper, record(0, 0.6, 0.6).bracket) == "h4"
+
+
+def test_a_smoothed_network_has_estimates_and_no_bounds(new_store: NewStore, tmp_path: Path) -> None:
+    """Nothing of the network itself was asked, so no row says that nothing is proved yet."""
+    store = made(new_store, "smoothing", sigma=0.25)
+    own = answer_table(store)
+    assert own is not None
+    assert str(own.rows[0][3]) == "no majority"
+    assert all("sampled" in str(row[2]) for row in own.rows)
+    page = write_report(store, tmp_path / "smoothing.html").read_text()
+    assert "nothing proved yet" not in page
+    assert "Lower and upper bounds" not in page
+    assert "data-bounds" not in page.split("<script>")[0] + page.split("</script>")[1]
+
+
+def test_the_two_answers_of_a_monitor_have_two_headings() -> None:
+    now, final = (quantity_of("probability", part).heading for part in ("now", "final"))
+    assert now != final
+    assert quantity_of("probability").heading not in (now, final)

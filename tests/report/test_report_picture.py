@@ -90,6 +90,13 @@ def test_a_waveform_shows_its_envelope() -> None:
     assert np.allclose(decoded(ink_png(ink))[..., 3], ink)
 
 
+def test_the_change_of_a_waveform_is_given_in_decibels_of_its_peak() -> None:
+    x = np.sin(np.linspace(0, 20, 4000))
+    assert "-60.0 dB of the peak" in show(x, x + 1e-3 * np.abs(x).max()).change
+    assert "dB" not in show(x, x).change  # nothing changed: no decibels
+    assert "dB" not in show(x[:12], x[:12] + 1e-3).change  # a few numbers are no waveform
+
+
 def test_a_row_of_a_table_marks_what_the_witness_changes() -> None:
     shown = show(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.5, 3.0]))
     assert "<mark>" not in shown.input

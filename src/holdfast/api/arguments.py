@@ -6,7 +6,6 @@ to give instead. Nothing here queries a model.
 """
 
 import contextlib
-import difflib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +15,19 @@ from typing import Any, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from holdfast.api import methods as method_choice
 from holdfast.api.region_questions import classes_of
 from holdfast.errors import BadInput
 from holdfast.execution.scheduler import Sink
+from holdfast.formatting import suggest
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.classes import list_names
+from holdfast.network.several_inputs import join_values
 from holdfast.network.text import number_of
+from holdfast.property import Property
 from holdfast.reading.source import call
 from holdfast.region import Domain, Region
 from holdfast.region.units import Unit
@@ -214,16 +217,15 @@ def _holds_integers(x: object) -> bool:
 
 def show(value: object) -> str:
     """Return a value as a short text for a message."""
-    text = (
-        f"{type(value).__name__} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-    )
+    if isinstance(value, Tensor):
+        text = f"{type(value).__name__} of shape {tuple(value.shape)}"
+    elif isinstance(value, tuple | list) and any(isinstance(one, Tensor) for one in value):
+        text = f"a {type(value).__name__} of {len(value)} tensors"
+    elif isinstance(value, Region | nn.Module | Property):
+        text = f"a {type(value).__name__}"
+    else:
+        text = " ".join(repr(value).split())
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-
-
-def suggest(value: object, names: Sequence[str]) -> str:
-    """Return ' Did you mean ...?' where one of the names is close to the value, else nothing."""
-    near = difflib.get_close_matches(str(value).lower(), [str(one) for one in names], 1, 0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -314,7 +316,7 @@ def check_domain(domain: object) -> Domain:
 
 
 def check_stop(stop: object, seconds: object = None) -> Stop | None:
-    """Return when to stop: a given Stop, or one after a number of seconds."""
+    """Return when to stop: a given Stop, or one after a number of seconds. They are counted from now."""
     if stop is not None and seconds is not None:
         raise BadInput(
             "stop and seconds were both given: say seconds inside of stop, as in hf.Stop(seconds=5, "
@@ -324,7 +326,7 @@ def check_stop(stop: object, seconds: object = None) -> Stop | None:
     if value is None or isinstance(value, Stop):
         if name == "seconds" and value is not None:
             raise BadInput("seconds: expected a number of seconds, got a Stop; give it as stop=.")
-        return value
+        return None if value is None else value.begin()
     number = _plain_number(value)
     if number is None or math.isnan(number) or number < 0:
         raise BadInput(
@@ -332,7 +334,7 @@ def check_stop(stop: object, seconds: object = None) -> Stop | None:
             "hf.Stop(seconds=..., queries=..., "
             f"gap=...) as stop, got {show(value)}."
         )
-    return Stop() if math.isinf(number) else Stop(seconds=number)
+    return (Stop() if math.isinf(number) else Stop(seconds=number)).begin()
 
 
 def check_methods(methods: object, kinds: tuple[type, ...] = (Method,)) -> list[Any] | None:
@@ -403,6 +405,8 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
         return x
     if isinstance(x, str):
         raise BadInput(f"{name} is a single text: give a list of texts.")
+    if isinstance(x, Mapping) and net.input_tensors:
+        return join_values(net.input_tensors, x, name)
     if isinstance(x, Mapping):
         raise BadInput(
             f"{name} is a dict; give the inputs alone, or read it by data = hf.load({name}, net) and give "
@@ -410,11 +414,24 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
         )
     if isinstance(x, Network | nn.Module):
         raise BadInput(f"{name} is a model: give the model first, then the inputs.")
+    if isinstance(x, Dataset | DataLoader):
+        first = "next(iter(loader))" if isinstance(x, DataLoader) else "next(iter(DataLoader(dataset, 100)))"
+        raise BadInput(
+            f"{name} is a {type(x).__name__}: give tensors, for example its first batch, {name}, y = {first}."
+        )
     if not isinstance(x, Tensor | Sequence) and not hasattr(x, "__array__"):
         raise BadInput(
             f"{name} does not hold inputs: give a tensor (batch, ...), or a list with one for each input, "
             f"got {show(x)}."
         )
+    kind = getattr(getattr(x, "dtype", None), "kind", "")
+    if kind in ("O", "U", "S"):
+        raise BadInput(
+            f"{name} is an array of {'objects' if kind == 'O' else 'texts'}, not of numbers: give an array of "
+            "floats, or texts as a list."
+        )
+    if isinstance(x, Tensor) and (x.is_complex() or x.dtype == torch.bool):
+        raise BadInput(f"{name} holds {x.dtype}: give floating-point numbers.")
     shape = getattr(x, "shape", None)
     if shape is not None:
         if len(shape) == 0:
@@ -433,7 +450,7 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
         raise BadInput(
             f"{name} is one list of numbers: give a list with one list for each input, as in [{name}]."
         )
-    return x
+    return x.detach() if isinstance(x, Tensor) else x
 
 
 def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor | None:
@@ -450,6 +467,9 @@ def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor |
         y = [int(y)]
         if count != 1:
             raise BadInput(f"{name} is one class for {count} inputs: give a list with one class for each.")
+    if hasattr(y, "columns") and hasattr(y, "to_numpy"):
+        first = next(iter(y.columns), "class")
+        raise BadInput(f"{name} is a table: give the column of the classes, as in {name}[{first!r}].")
     if not isinstance(y, Tensor | Sequence) and not hasattr(y, "tolist"):
         raise BadInput(
             f"{name}: expected one class for each of the {count} inputs, a list or a tensor, got {show(y)}."
@@ -475,6 +495,13 @@ def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor |
             "One-hot rows become classes by "
             f"{name}.argmax(1)."
         )
+    if found.dim() == 2 and found.shape == (count, 1):
+        raise BadInput(
+            f"{name} has shape {tuple(found.shape)}, expected ({count},): one class for each input. A column "
+            f"becomes a list of classes by {name}[:, 0]."
+        )
+    if found.dtype == torch.bool and found.dim() == 1:
+        found = found.long()  # False is class 0, True is class 1.
     if found.is_floating_point() and bool(found.isnan().any()):
         raise BadInput(f"{name} holds NaN: leave out inputs without a class.")
     whole = found.is_floating_point() and bool((found == found.round()).all())
@@ -568,6 +595,10 @@ def check_region(region: object, function: str) -> Region:
             "hf.Ball(x, 0.05, torch.inf, "
             f"(0, 1)), or hf.Box.between(lower, upper)."
         )
+    if isinstance(region, tuple | list) and len(region) == 2:
+        raise BadInput("region: a pair of bounds is given as hf.Box.between(lower, upper).")
+    if isinstance(region, type) and issubclass(region, Region):
+        raise BadInput(f"region: {region.__name__} is a class; give an instance, as in hf.Ball(x, 0.05).")
     raise BadInput(f"region: expected a region such as hf.Ball or hf.Box, got {show(region)}.")
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
     ModelLike,
@@ -75,6 +76,13 @@ Held = float | tuple[Inputs, LabelsOption]
 EpochsOption = Callable[[Epoch], None] | bool | None
 
 
+@explain_arguments(
+    "How far inputs may move is radius=.",
+    **dict.fromkeys(
+        ("optimizer", "learning_rate", "lr", "batch_size"),
+        "The training chooses it; what can be set is in hf.hardening.Recipe, given as recipe=.",
+    ),
+)
 def harden(
     net: ModelLike,
     x: Inputs | Iterable[Any],
@@ -167,7 +175,7 @@ def harden(
     _radius(radius, substitutes)
     network = as_network(net, domain=domain, x=x)
     if y is not None:
-        check_inputs(network, x)
+        x = check_inputs(network, x)
         y = _class_numbers(network, y, count_of(x))
     sets = substitute_ids(network, substitutes)
     with epoch_display(progress, "harden", epochs) as report:

@@ -4,7 +4,9 @@ from typing import Any, Literal, get_args
 
 from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh, Steps
 from holdfast.certify import Arithmetic, Certify, Enumerate, Leaves, Split, Tighten
+from holdfast.edits import EditBounds, EditSearch, EnumerateEdits
 from holdfast.errors import BadInput
+from holdfast.formatting import suggest
 from holdfast.goals import objective_of
 from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.lipschitz import Shells, Steepest  # noqa: F401  registered by name
@@ -15,7 +17,7 @@ from holdfast.property import LinearProperty
 
 Tier = Literal["search", "fast", "tight", "split"]
 Mode = Literal["prove", "grid"]
-What = Literal["norms", "units", "words", "offsets"]  # the quantity that a radius measures
+What = Literal["norms", "units", "words", "edits", "offsets"]  # the quantity that a radius measures
 
 
 def default_methods(
@@ -34,12 +36,16 @@ def default_methods(
         ("mode", mode, Mode),
     ):
         if value not in get_args(known):
-            raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
+            raise BadInput(
+                f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.{suggest(value, get_args(known))}"
+            )
     if arithmetic == "executed" and tier in ("tight", "split"):
         raise BadInput(
             f"tier {tier!r} proves bounds in real arithmetic only; with arithmetic 'executed' use tier "
             "'fast'."
         )
+    if what == "edits":
+        return edit_methods(tier, mode, arithmetic)
     if mode == "grid":
         if what in ("norms", "offsets"):
             raise BadInput("mode 'grid' counts changed units: use it with norm 0, or with substitutes.")
@@ -55,6 +61,8 @@ def default_methods(
         )
         return [*(counts or [PGD(), Corners()]), *([] if tier == "search" else [proof])]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if objective_of(goal).bounds_radius else [PGD()]
+    if what == "words":  # The distance that CarliniWagner minimises has no meaning for words.
+        searches = [PGD()]
     if what == "offsets":  # Offsets have few dimensions, so random corners find counterexamples quickly.
         searches = [PGD(), Corners()]
     if tier == "search":
@@ -68,6 +76,19 @@ def default_methods(
         "split": Split(),
     }
     return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
+
+
+def edit_methods(tier: Tier, mode: Mode, arithmetic: Arithmetic) -> list[Method[Any]]:
+    """Return the default methods for edited texts: exact enumeration, a search, and bounds over positions."""
+    if mode != "prove":
+        raise BadInput("mode 'grid' counts changed units: leave it out with edits.")
+    if arithmetic != "real":
+        raise BadInput(
+            "arithmetic 'executed' is not known for edits. Enumeration is about the outputs as executed anyway; "
+            "the record of each bound says what it is about."
+        )
+    search: list[Method[Any]] = [EditSearch()]
+    return search if tier == "search" else [EnumerateEdits(), *search, EditBounds()]
 
 
 def score_methods(problem: Problem, tier: Tier, arithmetic: Arithmetic = "real") -> list[Method[Any]]:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from holdfast.api.arguments import check_flag, check_mask, check_norm, check_values
+from holdfast.api.arguments import check_flag, check_mask, check_norm, check_values, show
+from holdfast.api.edits import Edits
 from holdfast.api.methods import What
 from holdfast.errors import BadInput
 from holdfast.formatting import exact_text
@@ -55,6 +56,7 @@ class Perturbation:
     drift: bool = False
     shares: SharesOption = None
     substitutes: Substitutes | None = None
+    edits: Edits | None = None
     unit: Unit | None = None
     free: MaskOption = None
     values: ValuesOption = None
@@ -65,10 +67,14 @@ class Perturbation:
         check_flag("drift", self.drift)
         check_values(self.values)
         check_mask(self.free)
+        if self.edits is not None and not isinstance(self.edits, Edits):
+            raise BadInput(f"edits: expected hf.Edits(delete=1, swap=1, ...), got {show(self.edits)}.")
 
     @property
     def what(self) -> What:
         """The quantity that a radius measures."""
+        if self.edits is not None:
+            return "edits"
         if self.substitutes is not None:
             return "words"
         return "units" if self.norm == 0 else "offsets" if self.drift else "norms"
@@ -85,12 +91,18 @@ class Perturbation:
             drift=self.drift,
             shares=self.shares,
             substitutes=self.substitutes,
+            edits=self.edits,
             unit=self.unit,
             free=self.free,
             values=self.values,
             **more,
         )
-        return replace(request, norm="words" if self.substitutes is not None else exact_text(self.norm))
+        return replace(request, norm=self.counted_norm)
+
+    @property
+    def counted_norm(self) -> str:
+        """The norm as a request stores it: a number, or what is counted."""
+        return self.what if self.what in ("words", "edits") else exact_text(self.norm)
 
     def families(self, net: Network, rows: list[Tensor], *, padded: bool) -> list[tuple[list[int], Family]]:
         """Return the families of regions around inputs, one for each shape, with the places of its inputs.
@@ -98,6 +110,8 @@ class Perturbation:
         rows: the inputs, *shape each. padded: lists of numbers for frames may be longer than the inputs.
         """
         self._check_combination()
+        if self.edits is not None:
+            return self.edits.families(net, rows)
         sets = None if self.substitutes is None else _position_sets(net, rows, self.substitutes)
         weights = None
         if self.frames is not None and self.substitutes is None:
@@ -125,6 +139,8 @@ class Perturbation:
     def _check_combination(self) -> None:
         """Raise BadInput for options of a radius that exclude each other."""
         words, counted = self.substitutes is not None, self.norm == 0
+        if self.edits is not None:
+            self._check_edits_alone()
         if self.shares is not None and (words or counted):
             raise BadInput("the shares scale the radius of each frame or feature: they need a norm p >= 1.")
         if self.shares is not None and self.frames is None and not self.drift and not math.isinf(self.norm):
@@ -145,6 +161,22 @@ class Perturbation:
                 "one position at a time."
             )
 
+    def _check_edits_alone(self) -> None:
+        """Raise BadInput for options that have no meaning together with edits."""
+        if self.substitutes is not None:
+            raise BadInput(
+                "edits and substitutes both say which words may change: give hf.Edits(substitute=..., "
+                "substitutes=...) alone."
+            )
+        given = [
+            name for name in ("frames", "shares", "unit", "free", "values") if getattr(self, name) is not None
+        ]
+        given += ["drift"] if self.drift else []
+        if given:
+            raise BadInput(f"{given[0]} has no meaning for edits of a text: leave it out.")
+        if not math.isinf(self.norm):
+            raise BadInput("edits are counted: leave the norm out.")
+
     def _family(
         self, net: Network, stacked: Tensor, members: list[int], count: int, mask: Tensor | None
     ) -> Family:
@@ -160,7 +192,7 @@ class Perturbation:
             assert net.columns is not None
             if self.norm == 0:
                 return ChangedColumns(centre, zero, net.columns, net.domain)
-            return Rows(centre, zero, net.columns, net.domain, p=self.norm)
+            return Rows(centre, zero, net.columns, net.domain, norm=self.norm)
         if self.norm == 0:
             return self._sparse(net, centre, members, count)
         if mask is not None:

@@ -3,7 +3,7 @@ linear bounds themselves.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
     MethodsOption,
@@ -32,6 +33,7 @@ from holdfast.api.arguments import (
     show,
     substitute_ids,
 )
+from holdfast.api.edits import Edits, check_padding
 from holdfast.api.methods import Mode, Tier, default_methods
 from holdfast.api.perturbation import (
     FramesOption,
@@ -75,7 +77,9 @@ from holdfast.solver import Sink, solve
 
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
 Array = np.ndarray[Any, Any]
-Inputs = Tensor | Array | Sequence[Tensor] | Sequence[Array] | Sequence[str]
+Inputs = (
+    Tensor | Array | Sequence[Tensor] | Sequence[Array] | Sequence[str] | Mapping[str, Any]
+)  # a mapping: of a network with several inputs
 LabelsOption = (
     Tensor
     | Array
@@ -88,6 +92,13 @@ LabelsOption = (
     | None
 )
 
+RADIUS_IS_THE_ANSWER = (
+    "hf.radius searches for the radius itself. For a given one ask hf.worst(net, hf.Ball(x, 0.05, math.inf, "
+    "(0, 1)), hf.Robustness(y)), or this answer: result.gate(at=0.05, min_certified=0.9)."
+)
+IN_THE_REGION = "It is part of the region: hf.Ball(x, 0.05, math.inf, (0, 1)) is x, radius, norm and domain."
+CLASSES_AS_PROPERTY = "Classes are given as a property: hf.Robustness(torch.as_tensor(y))."
+
 
 class Options(TypedDict, total=False):
     """The options of `radius` except `frames`, on which the type of the answer depends."""
@@ -99,6 +110,7 @@ class Options(TypedDict, total=False):
     drift: bool
     targets: TargetsOption
     substitutes: SubstitutesOption
+    edits: Edits | None
     unit: Unit | None
     free: MaskOption
     values: ValuesOption
@@ -131,6 +143,10 @@ def radius(
 ) -> RadiusList: ...
 
 
+@explain_arguments(
+    "The norm is norm=, how long is seconds=.",
+    **dict.fromkeys(("eps", "epsilon", "radius"), RADIUS_IS_THE_ANSWER),
+)
 def radius(
     net: ModelLike,
     x: Inputs,
@@ -144,6 +160,7 @@ def radius(
     drift: bool = False,
     targets: TargetsOption = None,
     substitutes: SubstitutesOption = None,
+    edits: Edits | None = None,
     unit: Unit | None = None,
     free: MaskOption = None,
     values: ValuesOption = None,
@@ -187,6 +204,8 @@ def radius(
         substitutes: word -> words that may replace it, or for each input and each of its positions the
             allowed words; as words of the vocabulary or as token ids. The radius then counts replaced words.
             With frames="each", each position alone.
+        edits: hf.Edits(substitute=..., insert=..., delete=..., swap=..., duplicate=...): the radius then counts edits
+            of a text, for a network that reads tokens.
         unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number".
             Default: pixels for images, else numbers.
         free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default:
@@ -230,6 +249,7 @@ def radius(
         frames=frames,
         drift=drift,
         shares=shares,
+        edits=edits,
         unit=unit,
         free=free,
         values=values,
@@ -241,7 +261,7 @@ def radius(
             f"own functions."
         )
     network = as_network(net, domain=domain, x=x)
-    check_inputs(network, x)
+    x = check_inputs(network, x)
     count = count_of(x)
     labels = check_classes(network, y, count) if property is None else y
     aims = check_targets(network, targets, count)
@@ -277,6 +297,9 @@ def check_targets(net: Network, targets: Any, count: int) -> Any:
     return check_classes(net, [targets] * count if one else targets, count, "targets")
 
 
+@explain_arguments(
+    **dict.fromkeys(("radius", "eps", "epsilon", "norm", "p", "domain"), IN_THE_REGION), y=CLASSES_AS_PROPERTY
+)
 def worst(
     net: ModelLike,
     region: Region,
@@ -394,6 +417,7 @@ def about_width(width: float) -> str:
     return plain(format_upper(width))
 
 
+@explain_arguments(**dict.fromkeys(("radius", "eps", "epsilon", "norm", "p", "domain"), IN_THE_REGION))
 def bounds(
     net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None
 ) -> Bounds:
@@ -488,6 +512,8 @@ def radius_problems(
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     regions = moves.families(net, rows, padded=lengths is not None)
+    if lengths is not None and moves.edits is not None:
+        check_padding(net, x, rows, moves.edits)
     problems = []
     kept = None if property is None else _resolve_property(net, property, regions, y)
     for members, region in regions:

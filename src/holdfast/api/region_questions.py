@@ -1,14 +1,14 @@
 """Build the region and the property of `hf.risk` and `hf.worst` from their arguments."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.formatting import shorten
+from holdfast.formatting import shorten, suggest
 from holdfast.network import Network
 from holdfast.network.scored import append_score
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
@@ -29,13 +29,18 @@ def check_property_name(given: object) -> None:
         return
     if isinstance(given, type):
         raise BadInput(f"property: {given.__name__} is a class; give an instance, as in hf.Robustness(y).")
+    if isinstance(given, Tensor) or (
+        isinstance(given, list | tuple | np.ndarray) and len(given) and isinstance(given[0], int | np.integer)
+    ):
+        raise BadInput(
+            "property: these are classes. That inputs keep them is hf.Robustness(torch.as_tensor(y)); where a "
+            "property is given by its name, as in 'confidence', the classes are y=."
+        )
     if not (isinstance(given, str) and given in PROPERTIES):
-        near = difflib.get_close_matches(str(given), PROPERTIES, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise BadInput(
             f"property {shorten(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, "
             "or your own function of the "
-            f"outputs.{hint}"
+            f"outputs.{suggest(given, PROPERTIES)}"
         )
 
 

@@ -21,7 +21,7 @@ def region_request(region: Region, rule: object, **more: Any) -> Request:
     if isinstance(region, Ball):
         radii = sorted({float(size) for size in region.radius.tolist()})
         shown: Any = radii[0] if len(radii) == 1 else describe_numbers(region.radius)
-        where = {"norm": exact_text(float(region.p)), "radius": shown}
+        where = {"norm": exact_text(float(region.norm)), "radius": shown}
     return Request(**where, **property_fields(rule), **more)
 
 

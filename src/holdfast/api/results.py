@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -181,20 +181,28 @@ class AnswerList:
         from holdfast.report.answer_sentence import answer_sentence, radius_origin
         from holdfast.report.summary import parts_of, rows_of
 
-        first = self._stored_input(min(self.rows)) if self.rows else None
-        parts = parts_of(rows_of(self.records, [] if first is None else [first]))
+        # The first input says whether inputs are images. Failed inputs say whether they are misclassified.
+        needed = {record.key.index for record in self.records if fails_at_input(record.bracket)}
+        needed |= {min(self.rows)} if self.rows else set()
+        parts = parts_of(rows_of(self.records, [self._stored_input(index) for index in sorted(needed)]))
         sentence = answer_sentence(self.question, parts)
         origin = radius_origin(self.question, parts)
         return plain(f"{sentence[:-1]} ({origin})." if origin else sentence)
 
     def _stored_input(self, index: int) -> "StoredInput":
-        """The input as a run holds it, without its prediction."""
+        """The input as a run holds it."""
         from holdfast.store import StoredInput
 
         problem, row = self.rows[index]
         x = _as_given(problem, row)
         tokens = tuple(x.tolist()) if problem.region.embedded else None
-        return StoredInput(index, x.numpy(), self.label(index), None, str(index), tokens)
+        return StoredInput(index, x.numpy(), self.label(index), self.prediction(index), str(index), tokens)
+
+    def prediction(self, index: int) -> int | None:
+        """The class that the network gives an input; None if it has a single output."""
+        problem, row = self.rows[index]
+        outputs = self.net(problem.region.centre[row : row + 1])
+        return int(outputs.argmax(-1)) if outputs.shape[-1] > 1 else None
 
     @contextmanager
     def as_store(self) -> Iterator["Store"]:
@@ -216,8 +224,7 @@ class AnswerList:
             data = _as_given(problem, row)
             x.append(data)
             tokens.append(data.tolist() if problem.region.embedded else None)
-            outputs = self.net(problem.region.centre[row : row + 1])
-            predictions.append(int(outputs.argmax(-1)) if outputs.shape[-1] > 1 else None)
+            predictions.append(self.prediction(index))
         labels = [self.label(index) for index in places]
         store.put_inputs(x, labels, predictions, [str(index) for index in places], tokens)
 
@@ -279,6 +286,21 @@ class Results(list[T], ABC):
         super().__init__(values)
         self._answered = answered
 
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+
+    def __getitem__(self, place: SupportsIndex | slice) -> T | list[T]:
+        """The answer for one input, by its place. A name is refused with what it is called here."""
+        if isinstance(place, str):
+            raise TypeError(
+                f"the answers are numbered from 0 to {len(self) - 1}, got {place!r}. A column of all of them: "
+                f"result.to_frame()[{place!r}], or an attribute such as result.lower."
+            )
+        return super().__getitem__(place)
+
     @property
     def records(self) -> tuple[Record, ...]:
         """The records behind the answers: what each took, how it ended, and what could not be done."""
@@ -321,6 +343,7 @@ class Results(list[T], ABC):
         max_broken: float | None = None,
         max_unknown: float | None = None,
         min_accuracy: float | None = None,
+        confidence: float | None = None,
     ) -> GateDecision:
         """Check the result against rules, as `holdfast gate` does.
 
@@ -332,6 +355,8 @@ class Results(list[T], ABC):
                 max_unknown is given.
             max_unknown: at most this share is unknown there.
             min_accuracy: at least this share is classified right.
+            confidence: with min_certified: the share of the population that the inputs were drawn from is
+                meant, and its lower confidence bound (Clopper and Pearson) counts.
         """
         from holdfast.report.gate import Rules, gate
         from holdfast.report.pairing import load
@@ -346,6 +371,10 @@ class Results(list[T], ABC):
             wrong = isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1
             if value is not None and wrong:
                 raise BadInput(f"{name}: expected a share between 0 and 1, as in 0.9, got {value!r}.")
+        if confidence is not None and (
+            isinstance(confidence, bool) or not isinstance(confidence, int | float)
+        ):
+            raise BadInput(f"confidence: expected a number between 0 and 1, as in 0.95, got {confidence!r}.")
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or math.isnan(at)):
             raise BadInput(f"at: expected a number, the radius at which inputs are counted, got {at!r}.")
         if all(value is None for value in shares.values()):
@@ -355,7 +384,9 @@ class Results(list[T], ABC):
             raise BadInput(
                 "at: a share certified, broken or unknown is one at a radius: say which, as in at=0.05."
             )
-        rules = Rules(at, min_certified, max_broken, min_accuracy, max_unknown=max_unknown)
+        rules = Rules(
+            at, min_certified, max_broken, min_accuracy, max_unknown=max_unknown, confidence=confidence
+        )
         with self._run().as_store() as store:
             return GateDecision(gate(load(store, "this result"), rules))
 
@@ -439,7 +470,7 @@ class RadiusList(BracketList):
     @property
     def counts(self) -> bool:
         """Whether the radius counts changes (pixels, frames, words) and is no distance."""
-        return self._answered is not None and self._answered.request.norm in ("0", "words")
+        return self._answered is not None and self._answered.request.norm in ("0", "words", "edits")
 
     def _row(self, place: int, bracket: Bracket) -> dict[str, str]:
         certified, attacked = shown_bounds(bracket)
@@ -452,20 +483,23 @@ class RadiusList(BracketList):
             attacked = f"{bracket.upper.value + 1:.0f}"  # this number of changes suffices
         if bracket.upper.value == math.inf:
             attacked = "none" if bracket.closed else "-"
+        key = self.records[place].key if self.records else Key(place)
         if fails_at_input(bracket):
-            remark = "<- misclassified" if self._about_classes else "<- fails at the input"
+            remark = self._failure(key.index)
         else:
             remark = "<- exact" if bracket.closed else ""
-        key = self.records[place].key if self.records else Key(place)
         name = "" if self._answered is None else self._answered.class_name(key.index)
         frame = "" if key.frame is None else str(key.frame)
         row = {"input": str(key.index), "frame": frame, "certified": certified, "attacked": attacked}
         return {**row, "class": shorten(name, 30), " ": remark}
 
-    @property
-    def _about_classes(self) -> bool:
-        known = self._answered is not None and bool(self.records)
-        return known and self._answered.label(self.records[0].key.index) is not None  # type: ignore[union-attr]
+    def _failure(self, index: int) -> str:
+        """Why the property fails at an input itself, as a remark of its row."""
+        answered = self._answered
+        label = None if answered is None else answered.label(index)
+        if answered is None or label is None:
+            return "<- fails at the input"
+        return "<- misclassified" if answered.prediction(index) != label else "<- tied with another class"
 
     def table(self) -> PrintedTable:
         rows = [self._row(place, bracket) for place, bracket in enumerate(self)]
@@ -496,14 +530,14 @@ class FrameRadiusList(Results[RadiusList]):
     @property
     def lower(self) -> Tensor:
         """(inputs, frames) float64: the certified lower bounds; NaN behind the end of shorter inputs."""
-        return _padded([row.lower for row in self])
+        return _pad_rows([row.lower for row in self])
 
     @property
     def upper(self) -> Tensor:
         """(inputs, frames) float64: the upper bounds from counterexamples; NaN behind the end of shorter
         inputs.
         """
-        return _padded([row.upper for row in self])
+        return _pad_rows([row.upper for row in self])
 
     def frame_rows(self) -> list[dict[str, Any]]:
         return [one for row in self for one in row.frame_rows()]
@@ -536,7 +570,7 @@ class FrameRadiusList(Results[RadiusList]):
         return f"{answer}Weakest frames: {'; '.join(parts)}{f'; and {more} more' if more > 0 else ''}."
 
 
-def _padded(rows: Sequence[Tensor]) -> Tensor:
+def _pad_rows(rows: Sequence[Tensor]) -> Tensor:
     """Rows of different lengths in one tensor, NaN behind their ends."""
     if not rows:
         return torch.zeros((0, 0), dtype=torch.float64)

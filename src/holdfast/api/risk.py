@@ -20,8 +20,10 @@ from typing import Any, get_args
 
 from torch import Tensor
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
+    MethodsOption,
     ModelLike,
     StopOption,
     as_network,
@@ -29,6 +31,7 @@ from holdfast.api.arguments import (
     check_classes,
     check_flag,
     check_inputs,
+    check_methods,
     check_norm,
     check_number,
     check_region,
@@ -43,6 +46,7 @@ from holdfast.api.radius import Inputs, LabelsOption, TargetsOption, check_targe
 from holdfast.api.region_questions import PropertyOption, check_property_name, property_of
 from holdfast.api.requests import region_request
 from holdfast.api.results import AnswerList, RiskList
+from holdfast.attacks import Mesh
 from holdfast.errors import BadInput
 from holdfast.formatting import format_nearest, format_upper
 from holdfast.lipschitz.metric import MetricStep, Steepest, path_of, searched_radius
@@ -120,6 +124,10 @@ class Risk:
         return math.inf if self.radius is None else self.radius.upper.value
 
 
+@explain_arguments(
+    "Give the property, then radius= and the others by name.",
+    target="The class is targets=, with property='targeted'.",
+)
 def risk(
     net: ModelLike,
     x: Inputs,
@@ -140,6 +148,7 @@ def risk(
     softmax: bool = True,
     queries: int = 2000,
     tier: Tier = "fast",
+    methods: MethodsOption = None,
     stop: StopOption = None,
     seconds: float | None = None,
     seed: int = 0,
@@ -178,6 +187,8 @@ def risk(
         softmax: False where the outputs are probabilities already, or where plain outputs are meant.
         queries: model queries for each input that the search for Q may spend.
         tier: how hard to prove, as for `hf.radius`.
+        methods: what to run instead of the defaults, as instances or names, for the parts that they fit. A mesh
+            method searches for Q too: "mesh" is TP-MADS, "mesh-lagrangian" DeepQuant's Algorithm 2.
         stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
@@ -193,7 +204,7 @@ def risk(
     check_flag("softmax", softmax)
     check_whole("queries", queries, at_least=1)
     check_choice("tier", tier, get_args(Tier))
-    limit = check_stop(stop, seconds)
+    limit, named = check_stop(stop, seconds), check_methods(methods)
     moves = Perturbation(norm=check_norm(norm), radius=radius, patch=patch, shares=shares, drift=drift)
     if moves.norm == 0:
         raise BadInput(
@@ -202,6 +213,11 @@ def risk(
         )
     if margin is not None and epsilon is not None:
         raise BadInput("margin and epsilon are the same argument: leave epsilon, the old name, out.")
+    if epsilon is not None and all(given is None for given in (radius, region, patch)):
+        raise BadInput(
+            "epsilon is the old name of margin: by how much the property must hold. How far the input may "
+            "move is radius=0.05, or a region."
+        )
     name, value = ("epsilon", epsilon) if margin is None else ("margin", margin)
     above = 0.0 if value is None else check_number(name, value)
     check_property_name(property)
@@ -209,7 +225,7 @@ def risk(
         check_number("radius", radius)
     network = as_network(net, domain=domain, x=x)
     if region is None:
-        check_inputs(network, x)
+        x = check_inputs(network, x)
         asked = moves.region_around(network, x)
     elif (radius, patch, shares, drift) != (None, None, None, False):
         raise BadInput(
@@ -224,9 +240,16 @@ def risk(
     used, prop = property_of(
         network, asked, property, y=labels, targets=aims, epsilon=above, toward=toward, softmax=softmax
     )
-    problems, methods = risk_problems(used, asked, prop), risk_methods(tier, queries)
+    problems, chosen = risk_problems(used, asked, prop), risk_methods(tier, queries)
+    if named is not None:
+        for problem in problems:
+            problem.check()
+        if all(method.unfit(problem) is not None for method in named for problem in problems):
+            reasons = " ".join(f"{method.name}: {method.unfit(problems[0])}" for method in named)
+            raise BadInput(f"methods: none of them can answer this. {reasons}")
+        chosen = methods_by_part(named, queries, chosen)
     with progress_display(progress, "risk") as report:
-        records = solve(problems, methods, limit, seed=seed, store=store, progress=report)
+        records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
     extra = {"epsilon": above or None, "targets": describe_numbers(targets), "softmax": softmax}
     request = region_request(asked, property, **extra)
     return RiskList(risks_of(records), AnswerList(used, tuple(problems), tuple(records), "risk", request))
@@ -249,6 +272,24 @@ def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem]
 
     def chosen(problem: Problem) -> list[Method[Any]]:
         return steep if problem.goal == "steepness" else score_methods(problem, tier)
+
+    return chosen
+
+
+def methods_by_part(
+    named: Sequence[Method[Any]], queries: int, default: Callable[[Problem], list[Method[Any]]]
+) -> Callable[[Problem], list[Method[Any]]]:
+    """Choose the named methods for each part of the request, and the default ones for a part that none fits.
+
+    A mesh method also searches for Q, with `queries` queries, which the search for Q with its usual settings takes too.
+    """
+    known = [Steepest(queries) if method == Steepest() else method for method in named]
+    if any(isinstance(method, Mesh) for method in named):
+        known.append(Steepest(queries, searches="mesh"))
+
+    def chosen(problem: Problem) -> list[Method[Any]]:
+        fitting = [method for method in known if method.unfit(problem) is None]
+        return fitting or default(problem)
 
     return chosen
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
     ModelLike,
@@ -29,6 +30,7 @@ from holdfast.region.units import Unit
 from holdfast.solver import solve
 
 
+@explain_arguments()
 def saliency(
     net: ModelLike,
     x: Inputs,

@@ -1,5 +1,6 @@
 """`hf.smoothed`: randomised smoothing."""
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     ModelLike,
     StopOption,
@@ -18,6 +19,9 @@ from holdfast.errors import BadInput
 from holdfast.solver import Sink
 
 
+@explain_arguments(
+    "The noise is sigma=.", y="The prediction of the smoothed model is certified: no classes are needed."
+)
 def smoothed(
     net: ModelLike,
     x: Inputs,

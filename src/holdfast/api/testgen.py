@@ -8,6 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
     ModelLike,
@@ -31,6 +32,7 @@ from holdfast.errors import BadInput
 from holdfast.region.units import Unit
 
 
+@explain_arguments("The classes are y=.")
 def testgen(
     net: ModelLike,
     x: Inputs,

@@ -2,12 +2,13 @@
 inputs?
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     ModelLike,
     StopOption,
@@ -27,14 +28,20 @@ from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.region import Box
 from holdfast.solver import Sink, solve
+from holdfast.verification.combined_network import open_declared
+from holdfast.verification.declared_networks import DeclaredNetwork
 from holdfast.verification.ranges import ranges_of
 from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
 from holdfast.verification.verify import verify as answer_specification
-from holdfast.verification.vnnlib import Spec
+from holdfast.verification.vnnlib import Spec, read_vnnlib
 
 
+@explain_arguments(
+    "hf.verify answers a VNN-LIB file. For a region and a property ask hf.worst(net, region, property).",
+    property="hf.verify answers a VNN-LIB file. For a region and a property ask hf.worst(net, region, property).",
+)
 def verify(
-    net: ModelLike,
+    net: ModelLike | Mapping[str, ModelLike],
     spec: Spec | str | Path,
     *,
     stop: StopOption = None,
@@ -48,7 +55,9 @@ def verify(
     """Decide whether anything that a VNN-LIB specification forbids can happen.
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
+        net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network; for a VNN-LIB 2
+            property of several networks a dict of them, by the names that it declares. A network with several
+            inputs or outputs, or with inner values, is given as the path of its file.
         spec: the path of a VNN-LIB file, or the specification that `holdfast.verification.vnnlib.read_vnnlib`
             returns.
         stop: when to stop: hf.Stop(seconds=...), or a number of seconds; the answer is then "timeout".
@@ -74,14 +83,44 @@ def verify(
         )
     if isinstance(judges, Network) or not all(isinstance(judge, Network) for judge in judges):
         raise BadInput("judges: expected a list of hf.Network.")
-    network = as_network(net)
+    asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
+    networks = _networks_for(asked, net)
     with progress_display(progress, "verify") as report:
         verdict = answer_specification(
-            network, spec, stop=limit, seed=seed, methods=chosen, judges=judges, store=store, progress=report
+            networks,
+            asked,
+            stop=limit,
+            seed=seed,
+            methods=chosen,
+            judges=judges,
+            store=store,
+            progress=report,
         )
     return verification_of(verdict)
 
 
+def _networks_for(spec: Spec, given: ModelLike | Mapping[str, ModelLike]) -> Network | dict[str, Network]:
+    """Open the models; files of networks with several tensors as the property declares these."""
+    declared = {network.name: network for network in spec.networks}
+    if isinstance(given, Mapping) and declared:
+        if not all(isinstance(name, str) for name in given):
+            raise BadInput(f"net: expected a dict with the names {', '.join(declared)}.")
+        opened: dict[int, Network] = {}
+        for name, model in given.items():
+            if id(model) not in opened:
+                opened[id(model)] = _open_model(model, declared.get(name), f"net[{name!r}]")
+        return {name: opened[id(model)] for name, model in given.items()}
+    only = [network for network in spec.networks if not network.equal_to]
+    return _open_model(given, only[0] if len(only) == 1 else None, "net")
+
+
+def _open_model(model: object, declared: DeclaredNetwork | None, name: str) -> Network:
+    if declared is not None and not declared.is_plain and isinstance(model, str | Path):
+        return open_declared(model, declared)
+    return as_network(model, name=name)
+
+
+@explain_arguments()
 def reach(
     net: ModelLike,
     box: Box | tuple[Tensor, Tensor],

@@ -132,7 +132,7 @@ def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tens
         return (outputs.reshape(rows, len(points), batch, -1) * weights.to(outputs)).sum(-1).flatten()
 
     _, gradient = problem.network.score_and_gradient(copies, score)
-    length = norm(family.group_features(gradient.reshape(rows, *points.shape)).double(), dual(family.p))
+    length = norm(family.group_features(gradient.reshape(rows, *points.shape)).double(), dual(family.norm))
     return (length * family.free()).amax(1)
 
 

@@ -2,12 +2,14 @@
 counterexample back towards the input.
 """
 
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from holdfast import time_limit
+from holdfast.attacks.step_gradients import StepGradients
 from holdfast.problem import Problem
 from holdfast.region import Region
 
@@ -15,7 +17,8 @@ from holdfast.region import Region
 def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Run projected gradient descent from start (..., batch, *shape), which lies in the region.
 
-    Returns the lowest-scoring points visited before the end or the deadline, and their scores (..., batch).
+    Returns the lowest-scoring points visited before the end or the deadline, and their scores (..., batch). Where the
+    gradient is zero at all points of the start, the descent follows an estimated one (`step_gradients`).
     """
     region = problem.region
     x, best = start, start.clone()
@@ -24,12 +27,16 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     )
     # Sets of words or pixels have no small steps, so each step jumps to the best point of the linearised
     # score.
-    leaping = region.counted
+    leaping, estimated = region.counted, False
     for step in range(steps + 1):
-        found = time_limit.in_time(partial(problem.score_and_gradient, x), None)
+        found = time_limit.in_time(partial(_score_and_gradient, problem, x, estimated), None)
         if found is None:
             break
         score, gradient = found
+        if step == 0 and steps and not bool(gradient.any()):
+            estimated = True
+            found = time_limit.in_time(partial(_score_and_gradient, problem, x, estimated), None)
+            gradient = gradient if found is None else found[1]
         better = score < lowest
         lowest = torch.where(better, score, lowest)
         best = torch.where(broadcast_rows(better, region), x, best)
@@ -40,6 +47,11 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
             pace = 0.5 * (1 - step / steps) + 0.02
             x = target if leaping else region.project(x + pace * (target - region.centre))
     return best, lowest
+
+
+def _score_and_gradient(problem: Problem, x: Tensor, estimated: bool) -> tuple[Tensor, Tensor]:
+    with StepGradients() if estimated else nullcontext():
+        return problem.score_and_gradient(x)
 
 
 def pull_closer(

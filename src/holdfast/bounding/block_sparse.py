@@ -1,13 +1,17 @@
 """Sums over the rows of a block-sparse matrix, as small dense products.
 
-For a matrix A with rows A_i (n rows, `width` columns) and unit rows e_i that select row i's own column, the
-classes here compute, batched,
+Statement. For a matrix A with rows A_i (n rows, `width` columns) and unit rows e_i that select row i's own
+column, the classes here compute, batched,
 
     sum of weight_i A_i'A_i,    sum of weight_i (e_i'A_i + A_i'e_i),    A_i X A_i',    A_i X e_i'.
 
 In convolutional networks many rows are zero outside of the same few columns: neurons at one position read the
 same window of the image. Rows with the same columns form a block, and the blocks of a layer are padded with
 zeros to one size. Rows of zeros, and columns that a block holds twice with zeros, do not change the sums.
+
+Assumption: none; `sdp_dual` charges the rounding of these sums.
+
+Reference: none; the sums are reordered only.
 """
 
 from collections.abc import Sequence

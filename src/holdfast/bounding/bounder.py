@@ -96,7 +96,7 @@ class AffineForms:
         )
         crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks, order=order)
         if self.graph.output not in forms.of:
-            return _unbounded(rows), None
+            return _unbounded_values(rows), None
         slope, constant = forms.linear_lower_bound(self.graph.entry, self.graph.output, rows)
         return _minimum_over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
 
@@ -106,13 +106,17 @@ class SecondOrder:
     """Quadratic models and CROWN, each with the intermediate bounds of both."""
 
     view: Quadratic
-    bends: ParabolaCoefficients | None = None  # free coefficients, one row for each batch element; None: zero
+    coefficients: ParabolaCoefficients | None = (
+        None  # free coefficients, one row for each batch element; None: zero
+    )
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         if self.view.obstacle is not None:
-            return _unbounded(rows), None
+            return _unbounded_values(rows), None
         coefficients = (
-            self.view.zero_coefficients(len(region), torch.float64) if self.bends is None else self.bends
+            self.view.zero_coefficients(len(region), torch.float64)
+            if self.coefficients is None
+            else self.coefficients
         )
         least = self.view.least_with_crown(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
         return _nan_proves_nothing(least), None
@@ -136,7 +140,7 @@ class TrainedBounder:
 
     @torch.no_grad()
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        least = _unbounded(rows)
+        least = _unbounded_values(rows)
         for some in torch.arange(len(region), device=rows.device).split(self._inputs_at_once(rows)):
             asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
             found = (
@@ -243,7 +247,7 @@ class Coupled:
     steps: int = DEFAULT_STEPS
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        found = _unbounded(rows)
+        found = _unbounded_values(rows)
         if joint_relu.obstacle(self.graph, region) is not None:
             return found, None
         for k in range(len(region)):
@@ -261,7 +265,7 @@ def _minimum_over(region: Region, planes: LinearForms) -> Bound:
     return _nan_proves_nothing(planes.minimum(region)), planes
 
 
-def _unbounded(rows: Tensor) -> Tensor:
+def _unbounded_values(rows: Tensor) -> Tensor:
     return rows.new_full(rows.shape[:2], -torch.inf)
 
 

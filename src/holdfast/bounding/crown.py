@@ -31,7 +31,7 @@ for recurrent cells.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax import LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.base import Point
+from holdfast.bounding.sums_of_squares import find_sums_of_squares, keep_bounds
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.cuda_graphs import record_function
 from holdfast.derivations import (
@@ -50,11 +51,12 @@ from holdfast.derivations import (
     BACKWARD_STEP,
     CONVEX_COMBINATION,
     INTERVAL_MAP,
+    NONNEGATIVE_SUM,
     STOPPED_ROW,
 )
 from holdfast.memory_budget import elements_per_tensor
 from holdfast.region import Region
-from holdfast.rounding import TINY, add_rounding_down, charge
+from holdfast.rounding import TINY, add_rounding_down, charge, round_down
 
 # Numbers in one float64 tensor of coefficients on a CPU; small tensors stay in its caches (chosen by hand).
 CPU_TENSOR_VALUES = 2**21
@@ -110,8 +112,10 @@ def reusable_nodes(graph: Graph) -> list[Node]:
 class Intervals(Forward):
     """Interval arithmetic: centre and radius through affine maps, value ranges through activations."""
 
-    def __init__(self, graph: Graph, boxes: Boxes) -> None:
-        self.boxes, self.blends = boxes, graph.blends
+    def __init__(self, graph: Graph, boxes: Boxes, relaxes: Container[type[Relaxation]] = ()) -> None:
+        """relaxes: the functions whose linear bounds the caller finds, after this visit."""
+        self.boxes, self.blends, self.relaxes = boxes, graph.blends, relaxes
+        self.sums = find_sums_of_squares(graph)
         if all(isinstance(node, Affine) and node.moves for node in graph.nodes if graph.entry in node.inputs):
             boxes.condensed = boxes.region.condense()
 
@@ -140,8 +144,26 @@ class Intervals(Forward):
         slack = slack + boxes.execution_error(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
+        if node.nonnegative and boxes.executed is None:
+            self._keep_nonnegative_sum(node)
+        if node in self.sums and boxes.executed is None:
+            keep_bounds(boxes, self.sums[node])
         if node in self.blends and boxes.executed is None:
             self._blend(node, *self.blends[node])
+
+    def _keep_nonnegative_sum(self, node: Affine) -> None:
+        """Intersect with J l + b for inputs x >= l >= 0 and J, b >= 0, which is at least zero.
+
+        Its rounding error is relative to itself. That of centre and radius is relative to the largest value,
+        which may exceed a small positive b: log(power + 1e-10) would have no lower bound.
+        """
+        boxes = self.boxes
+        least = [boxes.lower[source].flatten(1) for source in node.inputs]
+        rows = torch.stack([(low >= 0).all(1) for low in least]).all(0)
+        found = _map_values(node, [low.clamp_min(0) for low in least])
+        found = (round_down(found, NONNEGATIVE_SUM, node.terms + 1) - TINY).clamp_min(0)
+        usable = rows.reshape(-1, *(1 for _ in node.shape))
+        boxes.keep(node, torch.where(usable, found, -torch.inf), torch.full_like(found, torch.inf))
 
     def _blend(self, node: Affine, gate: Node, one: Node, other: Node) -> None:
         """Intersect with the range of the state of a GRU, s a + (1 - s) b with s = sigmoid(z).
@@ -164,6 +186,9 @@ class Intervals(Forward):
         _note_movement(boxes, node)
         lower = tuple(boxes.lower[s] for s in node.inputs)
         upper = tuple(boxes.upper[s] for s in node.inputs)
+        if type(node.relaxation) in self.relaxes and boxes.executed is None:
+            boxes.keep(node, *value_range(node.relaxation, lower, upper))
+            return
         found, (least, most) = _relax_over_box(node.relaxation, lower, upper)
         boxes.planes[node] = found
         if boxes.executed is not None:
@@ -356,8 +381,8 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
 
     Returns:
         (batch, rows) with result <= rows . output + offset everywhere in the region, rounding included: the
-        better of CROWN and of interval bounds of the last layers. The latter are tighter for networks that
-        were trained with interval bounds.
+        best of CROWN, of interval bounds of the last layers, and of affine forms if there are any. Interval
+        bounds are tighter for networks that were trained with them.
     """
     walked = torch.cat(
         [part.minimum(minimisation_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1
@@ -368,6 +393,11 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
             [_bound_by_intervals(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1
         ),
     )
+    if boxes.forms is not None and graph.output in boxes.forms.of:
+        slope, constant = boxes.forms.linear_lower_bound(graph.entry, graph.output, rows.flatten(2))
+        region = boxes.region
+        forms = LinearForms(slope.reshape(*constant.shape, *region.shape), constant)
+        found = torch.fmax(found, forms.minimum(region))
     return add_rounding_down(found, offset)
 
 
@@ -456,7 +486,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     sign[count:] = -1  # an upper bound is a lower bound of the negative
     chosen = torch.cat([chosen, chosen], dim=1)
     walk = BackwardWalk(graph, boxes, 2 * count)
-    first = node.rows(chosen) if isinstance(node, Affine) else None
+    first = node.rows(chosen) if isinstance(node, Affine) and node not in boxes.curvature else None
     if isinstance(node, Affine) and first is not None:
         # The transposed map of unit rows is a selection of rows of the matrices.
         # popped, so that they are freed as soon as the backward pass is done with them
@@ -523,6 +553,8 @@ class BackwardWalk(Backward[Tensor]):
     def __init__(self, graph: Graph, boxes: Boxes, rows: int) -> None:
         super().__init__(graph)
         self.boxes, self.steps = boxes, 1
+        self.tangent: set[Node] = set()  # squares whose curvature was added where they are summed
+        self.curved = _curved_sums(graph, boxes)
         # The constant of the linear bound, the sum of the sizes of all terms, and the bound of their rounding
         # errors.
         self.constant, self.total, self.charge = (
@@ -577,6 +609,9 @@ class BackwardWalk(Backward[Tensor]):
         h.
         """
         moving, size = self.boxes.moving[node], coefficients.abs()
+        if node in self.tangent:
+            self._through_tangent(node, coefficients)
+            return
         tilt = self.boxes.tilt(node)
         self.constant[moving] += _dot(coefficients, tilt.offset)
         down, weight = torch.matmul(size.flatten(2), tilt.of_size).unbind(-1)
@@ -585,8 +620,25 @@ class BackwardWalk(Backward[Tensor]):
         for source, middle, half in zip(node.inputs, tilt.middle, tilt.half, strict=True):
             self.arrive(source, (coefficients * middle).addcmul_(size, half), moving)
 
+    def _through_tangent(self, node: Relaxed, coefficients: Tensor) -> None:
+        """Replace squares by their tangents; `through_map` has added what their sum exceeds these by."""
+        moving, tangent = self.boxes.moving[node], self.boxes.tangents[node]
+        self.constant[moving] += _dot(coefficients, tangent.offset[moving])
+        self.add_rounding_error(_dot(coefficients.abs(), tangent.magnitude[moving]), moving, node.size)
+        self.arrive(node.inputs[0], coefficients * tangent.slope[moving][:, None], moving)
+
+    def _add_curvature(self, node: Affine, coefficients: Tensor) -> None:
+        """Add the minimum of coefficients times what a sum of squares exceeds its tangents by, in [0, C]."""
+        moving, (squares, most) = self.boxes.moving[node], self.boxes.curvature[node]
+        found = _dot(coefficients.clamp_max(0), most[moving])
+        self.constant[moving] += found
+        self.add_rounding_error(-found, moving, node.size)
+        self.tangent.add(squares)
+
     def through_map(self, node: Affine, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
+        if node in self.curved:
+            self._add_curvature(node, coefficients)
         if node not in self.graph.exact:
             self.add_rounding_error(
                 _dot(coefficients.abs(), self.boxes.magnitude[node][moving]), moving, node.size
@@ -713,6 +765,19 @@ def _outside(rows: slice, inner: slice) -> list[slice]:
 def _relative(rows: slice, whole: slice) -> slice:
     """The indices of some rows in a tensor that holds only the rows of `whole`."""
     return slice(rows.start - whole.start, rows.stop - whole.start)
+
+
+def _curved_sums(graph: Graph, boxes: Boxes) -> set[Node]:
+    """The sums of squares whose curvature a backward pass adds.
+
+    Squares become tangents for all sums that read them, so all of these must have a finite curvature.
+    """
+    if not boxes.curvature:
+        return set()
+    unbounded = {
+        form.squares for node, form in find_sums_of_squares(graph).items() if node not in boxes.curvature
+    }
+    return {node for node, (squares, _) in boxes.curvature.items() if squares not in unbounded}
 
 
 def _dot(rows: Tensor, vector: Tensor) -> Tensor:

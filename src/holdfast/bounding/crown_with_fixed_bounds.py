@@ -1,6 +1,11 @@
 """CROWN with additional information: zonotopes, given bounds, chosen slopes, rows on several nodes.
 
 Everything here is composed of the steps of `crown`, which bound all rounding errors.
+
+Statement and assumptions: see `crown`. Given bounds must hold at every point of the region or subproblem;
+then so does every result.
+
+References: see `crown`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +21,7 @@ from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxe
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax.base import LinearBounds, intercept, planes
 from holdfast.bounding.traversal import Forward, forward
-from holdfast.bounding.zonotope import Forms
+from holdfast.bounding.zonotope import FACTORS, Forms
 from holdfast.region import Region
 
 
@@ -39,7 +44,9 @@ def propagate(
     """
     boxes = Boxes(region)
     held = BoundConstraints(boxes, within or {})
-    carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
+    carriers: list[Callable[[Node], None]] = [
+        crown.Intervals(graph, boxes, relaxes=() if forms is None else FACTORS).visit
+    ]
     if forms is not None:
         carriers.append(ZonotopePropagation(forms, boxes).visit)
 
@@ -91,7 +98,10 @@ class ZonotopePropagation(Forward):
         """Relax over the intersection; the linear bounds of the form replace wider ones between the box."""
         boxes = self.boxes
         ends = [boxes.lower[s] for s in node.inputs], [boxes.upper[s] for s in node.inputs]
-        found = self.forms.apply_relaxation(node, *ends, boxes.planes[node])
+        found = self.forms.apply_relaxation(node, *ends, boxes.planes.get(node))
+        if found is None and node not in boxes.planes:
+            boxes.planes[node] = planes(node.relaxation, tuple(ends[0]), tuple(ends[1]))
+            boxes.magnitude[node] = magnitude_of_relaxed(boxes, node)
         if found is not None and len(node.inputs) > 1:
             slope, low, high = found
             shaped = tuple(s.reshape(-1, *node.shape) for s in slope)

@@ -9,6 +9,8 @@ Statement. The minimum over the offsets of this graph, less the charge for round
 over the windows (`region.Drift`).
 
 Assumption: windows are rounded to the type of the inputs, by at most `Drift` allows.
+
+Reference: none; the statement is a substitution of variables.
 """
 
 import math
@@ -47,7 +49,7 @@ def reformulate_in_offsets(problem: Problem) -> Problem:
     the domain too.
     """
     region = problem.region
-    if not isinstance(region, Drift) or not math.isinf(region.p) or not problem.network.differentiable:
+    if not isinstance(region, Drift) or not math.isinf(region.norm) or not problem.network.differentiable:
         return problem
     scales, centre = region.scales(), region.centre.flatten(1)
     shares = torch.cat([scales, torch.zeros(centre.shape, dtype=scales.dtype, device=scales.device)], dim=1)

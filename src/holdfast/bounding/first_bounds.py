@@ -13,24 +13,28 @@ Either way every bound holds over the region, and a last backward pass from the 
 costs no more than linear time. The choice depends on the network alone, so it is the same on every machine.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from holdfast.bounding import crown, crown_with_fixed_bounds
 from holdfast.bounding.crown_with_fixed_bounds import ZonotopePropagation
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
+from holdfast.bounding.influence import find_influence
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds
+from holdfast.bounding.product_forms import ProductForms, VariableInputs
 from holdfast.bounding.reduced_forms import ReducedForms, consumer_first_order, live_values
 from holdfast.bounding.relax import Product, Sigmoid, SigmoidTanh, SigmoidTimes
 from holdfast.memory_budget import free_bytes
 from holdfast.region import Region
 
-# Number of noise symbols that affine forms keep. With 1,500 an LSTM of 28 frames and two layers of 32 proves
-# nearly what it proves with all of its 5,500 (tuned on cert-rnn's practice images).
-NOISE_SYMBOLS = 1500
+# Number of noise symbols that affine forms keep. With 1,200 an LSTM of 28 frames and two layers of 32 proves nearly
+# what it proves with all of its 3,600 (tuned on cert-rnn's practice images).
+NOISE_SYMBOLS = 1200
 # Least number of noise symbols for each value that is live at once: order reduction replaces a symbol for each
 # live value every time, and what must stay besides grows with them. Cert-rnn's LSTM with its second layer
 # stacked to seven (608 live values, 28 frames) proves nothing with 2.5 symbols for each, and with 3 or 4 it does.
@@ -41,10 +45,15 @@ WIDEST_LAYER = 4096
 # Backward passes are added to affine forms if they take at most this many times as many multiplications (chosen
 # by hand: a multiplication of a backward pass is the cheaper one, being part of a larger product of matrices).
 WALK_SHARE = 2.0
+# In norms other than the maximum norm where more inputs vary than have symbols of their own, forms see the box around the
+# ball, which is up to sqrt(n) times as wide in norm 2: with 14 frames of 56 pixels they prove a fifth of what backward
+# passes prove, and add nothing to these. Backward passes replace them there up to this many times as many multiplications:
+# an LSTM of 32 units with up to 34 frames (2.2 with 14 frames, 4.1 with 28).
+WALK_SHARE_OF_BALLS = 5.0
 COPIES_OF_A_FORM = 4  # Tensors of the size of all live forms that exist at once, for planning memory.
 # Largest number of float64 values in the forms of one batch on a CPU (chosen by hand; larger batches gain
 # nothing, and rows that begin to vary later would carry the noise symbols of others).
-CPU_FORM_VALUES = 2**23
+CPU_FORM_VALUES = 2**24
 
 
 @dataclass(frozen=True)
@@ -55,15 +64,17 @@ class FormsPlan:
         order: the order in which nodes are visited.
         noise: the number of noise symbols that forms keep, if the memory holds them.
         live: the largest number of values that are live at once.
-        depth: the largest number of activations on a path from the input to the output.
+        depth_of_inputs: (inputs,), the largest number of activations on a path from each input to the output.
         walks: whether backward passes refine all pre-activations too.
+        walk_share: how many times as many multiplications backward passes take as forms.
     """
 
     order: list[Node]
     noise: int
     live: int
-    depth: int
+    depth_of_inputs: Tensor
     walks: bool
+    walk_share: float
 
     def noise_symbols(self, device: torch.device) -> int:
         """How many noise symbols a form may have, given the memory; 0 if it holds too few."""
@@ -81,16 +92,30 @@ class FormsPlan:
 _plans: "WeakKeyDictionary[Graph, FormsPlan | None]" = WeakKeyDictionary()
 
 
-def plan_forms(graph: Graph) -> FormsPlan | None:
-    """How affine forms bound this network first; None if backward passes alone do."""
+def plan_forms(graph: Graph, region: Region | None = None) -> FormsPlan | None:
+    """How affine forms bound this network first, over a region; None if backward passes alone do.
+
+    region: default: one in the maximum norm.
+    """
     if graph not in _plans:
         _plans[graph] = _make_plan(graph)
-    return _plans[graph]
+    plan = _plans[graph]
+    if plan is None or region is None or plan.walk_share > WALK_SHARE_OF_BALLS or not _is_seen_as_box(region):
+        return plan
+    return None
 
 
-def describe_forms(graph: Graph) -> str:
+def _is_seen_as_box(region: Region) -> bool:
+    """Whether forms see only the box around the balls of this region."""
+    family = region.as_norm_family()
+    if family is None or math.isinf(family.p):
+        return False
+    return not VariableInputs.of(region).suit(long=True)
+
+
+def describe_forms(graph: Graph, region: Region) -> str:
     """Which affine forms `propagate_first` uses in the memory there is, for a record; empty if it uses none."""
-    plan = plan_forms(graph)
+    plan = plan_forms(graph, region)
     noise = 0 if plan is None else plan.noise_symbols(graph.device)
     if plan is None or noise == 0:
         return ""
@@ -109,17 +134,26 @@ def _make_plan(graph: Graph) -> FormsPlan | None:
     order = consumer_first_order(graph)
     live = max(live_values(graph, order).values())
     noise = _noise_kept(graph, live)
-    walks = _work_of_walks(graph) <= WALK_SHARE * _work_of_forms(graph, noise)
+    share = _work_of_walks(graph) / _work_of_forms(graph, noise)
+    walks = share <= WALK_SHARE
     if walks and not gated:
         return None
-    return FormsPlan(order, noise, live, _depth(graph), walks)
+    return FormsPlan(order, noise, live, _depth_of_inputs(graph), walks, share)
 
 
-def _depth(graph: Graph) -> int:
-    deep: dict[Node, int] = {}
-    for node in graph.nodes:
-        deep[node] = max((deep[source] for source in node.inputs), default=0) + isinstance(node, Relaxed)
-    return deep[graph.output]
+def _depth_of_inputs(graph: Graph) -> Tensor:
+    """(inputs,): the largest number of activations on a path from each input to the output."""
+    behind = dict.fromkeys(graph.nodes, 0)
+    depth = torch.zeros(graph.entry.size, dtype=torch.long, device=graph.device)
+    for node in reversed(graph.nodes[1:]):
+        own = behind[node] + isinstance(node, Relaxed)
+        for source in node.inputs:
+            behind[source] = max(behind[source], own)
+        if graph.entry in node.inputs:
+            index = torch.arange(graph.entry.size, device=graph.device)
+            read = node.forward([index]) if isinstance(node, Affine) and node.moves else index
+            depth[read] = depth[read].clamp_min(own)
+    return depth
 
 
 def _work_of_walks(graph: Graph) -> int:
@@ -171,12 +205,19 @@ def propagate_first(
 
     Affine forms bound the network in real arithmetic only.
     """
-    plan = plan_forms(graph) if executed is None else None
+    plan = plan_forms(graph, region) if executed is None else None
     most = 0 if plan is None else plan.noise_symbols(graph.device)
     if plan is None or most == 0:
         return crown.propagate(graph, region, executed, known)
-    forms = ReducedForms(graph, *region.enclosing_box(), plan.order, most)
+    influence = find_influence(graph, region)
+    inputs = VariableInputs.of(region)
+    forms = (
+        ProductForms(graph, inputs, plan.order, most, influence)
+        if inputs.suit(long=not plan.walks)
+        else ReducedForms(graph, *region.enclosing_box(), plan.order, most, influence)
+    )
     boxes, _ = crown_with_fixed_bounds.propagate(
         graph, region, forms, known, walks=plan.walks, order=plan.order
     )
+    boxes.forms = forms
     return boxes

@@ -7,6 +7,8 @@ Affine forms express every pre-activation as an affine function of the perturbed
 earlier unstable ReLUs: these are their noise symbols. `sdp_dual` states what is proved from that.
 
 Assumption: all unstable activations have a single kink, at zero.
+
+References: see `sdp_dual`.
 """
 
 from collections.abc import Sequence
@@ -59,7 +61,7 @@ def obstacle(graph: Graph, region: Region) -> str | None:
     if not functions or relu_like_functions(graph) != functions or not through_zero:
         return "ReLUs are relaxed jointly only where all activations are linear on either side of zero"
     ball = region.as_norm_family()
-    if not region.boxed and not (ball is not None and ball.p == 2):
+    if not region.boxed and not (ball is not None and ball.norm == 2):
         return "ReLUs are relaxed jointly only over boxes and Euclidean balls"
     return TOO_LARGE if any(isinstance(node, Affine) and not node.small for node in graph.nodes) else None
 
@@ -175,7 +177,7 @@ class _Signals(Forms):
 def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
     """The Euclidean constraints of the region; None for boxes and infinite balls."""
     ball = region.as_norm_family()
-    if ball is None or ball.p != 2:
+    if ball is None or ball.norm != 2:
         return None
     group, reach = ball.balls()
     if not bool(reach.isfinite().all()):

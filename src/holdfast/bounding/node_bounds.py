@@ -5,6 +5,8 @@ bounds; `LinearForms.minimum` is at most the minimum over the region of coeffici
 
 Assumption: values above `LARGEST` count as unbounded, so that an underflow is never amplified beyond `TINY`
 (docs/rounding.md).
+
+Reference: docs/rounding.md, for both constants.
 """
 
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.graph import Node
 from holdfast.bounding.relax import LinearBounds
+from holdfast.bounding.zonotope import Forms
 from holdfast.derivations import (
     EXECUTED_SUM,
     LAST_SUM,
@@ -38,6 +41,17 @@ class MeanAndHalfDifference:
     of_size: Tensor  # (rows, size, 2): multipliers of |coefficient| in the constant and in the rounding error
 
 
+@dataclass(frozen=True)
+class Tangent:
+    """A linear function slope v + offset of every pre-activation, (batch, *shape), and the sum of the absolute
+    values of its terms.
+    """
+
+    slope: Tensor
+    offset: Tensor
+    magnitude: Tensor
+
+
 @dataclass
 class Boxes:
     """Bounds of every node over the region: lower <= value <= upper, (batch, *shape) each.
@@ -51,6 +65,10 @@ class Boxes:
     magnitude: dict[Node, Tensor] = field(default_factory=dict)
     planes: dict[Node, LinearBounds] = field(default_factory=dict)
     tilts: dict[Node, MeanAndHalfDifference] = field(default_factory=dict)
+    # Of weighted sums of squares (`sums_of_squares`): the squares, and an upper bound of how much the sum exceeds
+    # that of their tangents, which is nonnegative.
+    curvature: dict[Node, tuple[Node, Tensor]] = field(default_factory=dict)
+    tangents: dict[Node, Tangent] = field(default_factory=dict)
     executed: torch.dtype | None = None  # floating-point type of the bounded network; None: real arithmetic
     # with `executed`: bounds of the rounding error of a node as executed
     error: dict[Node, Tensor] = field(default_factory=dict)
@@ -62,6 +80,8 @@ class Boxes:
     condensed: tuple[Region, Tensor] | None = None
     # cached `BackwardWalk._point`: middle, spread
     points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    # affine forms over the region, which hold that of the output
+    forms: Forms | None = None
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
         """Intersect the bounds of a node with lower and upper; NaN counts as unbounded."""

@@ -19,6 +19,9 @@ after round, every variable in which the model is monotone at its worse endpoint
 References: Makino, Berz, "Taylor models and other validated functional inclusion methods" (2003), for Taylor
 models; Stolfi, de Figueiredo, "Self-validated numerical methods and applications" (1997), for named
 remainders (noise symbols).
+
+Assumption: the region is such an image of a unit ball, and every function has a parabola (`relax/parabola`)
+or is a product.
 """
 
 import math
@@ -814,12 +817,12 @@ def _too_large(steps: list[ModelStep]) -> str:
 def _entry(region: Region, dtype: torch.dtype) -> QuadraticModel:
     """The model of the input, x = c + J v: over the enclosing box, or over the balls of a smooth norm."""
     family = region.as_norm_family()
-    if family is not None and not math.isinf(family.p):
+    if family is not None and not math.isinf(family.norm):
         like = family.group_features(family.centre)
         groups = torch.arange(like.shape[1], device=like.device)[:, None].expand(like.shape[1:]).flatten()
         centre = region.centre.double().flatten(1)
         size = family.spans().flatten(1)
-        ball = VariableBall(dual(family.p), groups)
+        ball = VariableBall(dual(family.norm), groups)
     else:
         lower, upper = (end.flatten(1) for end in region.enclosing_box())
         centre, size = centre_and_radius(lower, upper)

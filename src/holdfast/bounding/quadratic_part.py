@@ -1,6 +1,6 @@
 """The quadratic part 1/2 v'Q v + v'C r of quadratic models, represented by a recipe.
 
-Statement. Sums and products of the recipe below equal those of the matrices Q and C that it stands for, up
+Statement. Sums and products of the recipe below equal those of the matrices Q and C that it represents, up
 to the rounding that `quadratic_models` charges.
 
 It is the largest part of a model, and most nodes need only a few sums of it. Affine maps and activations
@@ -12,6 +12,10 @@ linear parts. So it is represented as
 with (x) the outer product, and computed slab by slab (some rows of Q, which fit in the processor's caches)
 whenever sums are needed. Coefficients that several nodes read are stored. In training, slabs are recomputed
 for the gradient (checkpointing).
+
+Assumption: all parts belong to one region.
+
+Reference: Griewank, Walther, "Evaluating derivatives", 2nd edition (2008), for checkpointing.
 """
 
 from collections.abc import Callable, Iterator

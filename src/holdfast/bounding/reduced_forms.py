@@ -11,7 +11,12 @@ symbols k of a set S, in all live nodes together, by an interval in each:
 
 and gives every element of the live nodes one noise symbol with this radius, which takes up the error as well.
 S holds the symbols whose replacement loses least: a symbol that moves a single element of a node loses
-nothing there (`_loss`). S is chosen for every row of the batch by itself.
+nothing there (`_loss`). Elements are weighted by their influence on the output (`influence`). S is chosen for
+every row of the batch by itself. The bands of activations that only a sum reads become one symbol there.
+
+Rows of the batch. Generators are stored for the slice of rows in which a node varies: where row k perturbs frame
+k alone, no row costs anything before its frame. Such a row begins with the first columns, which it does not use
+yet.
 
 Cost. With at most `most` noise symbols, every node costs at most `most` times its size in time, and only live
 nodes are stored. `consumer_first_order` keeps few nodes of a recurrent network alive: all layers of one frame
@@ -22,19 +27,36 @@ Inputs. A noise symbol for an input is introduced where the input is first read.
 read by different nodes get symbols of their own, which is sound: both have the value of that input.
 
 Reference: Girard, "Reachability of uncertain linear systems using zonotopes" (2005), for order reduction.
+
+Assumption: as in `zonotope`.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.relax.base import LinearBounds
-from holdfast.bounding.zonotope import Band, Form, Forms, input_radius, pad_generators
+from holdfast.bounding.zonotope import (
+    MIN_RELATIVE_BAND,
+    Band,
+    Form,
+    Forms,
+    hull_of_rows,
+    input_radius,
+    pad_generators,
+    rows_with_any,
+)
 from holdfast.derivations import FORM_LINEAR_BOUND, FORM_MERGED
 from holdfast.rounding import TINY, charge, round_up
+
+# What `ReducedForms.feature` holds for a noise symbol that is no input's, or that a row of the batch does not use.
+NO_INPUT, UNUSED = -1, -2
+# Least weight of an element, as a share of the largest of all live elements (chosen by hand): an element without
+# influence to first order may have some.
+LEAST_INFLUENCE = 1e-3
 
 
 def consumer_first_order(graph: Graph) -> list[Node]:
@@ -61,13 +83,20 @@ def _depth_first(graph: Graph, last_first: bool) -> list[Node]:
 
 
 def count_readers(graph: Graph) -> dict[Node, int]:
-    """How often each node is read; the output counts as read once more, so that it stays live."""
+    """How often each node is read; the output has one reader more, so that it stays live."""
     readers = dict.fromkeys(graph.nodes, 0)
     for node in graph.nodes:
         for source in set(node.inputs):
             readers[source] += 1
     readers[graph.output] += 1
     return readers
+
+
+def _read_by_one_sum(graph: Graph) -> set[Node]:
+    """The nodes that a sum reads, once, and no other node."""
+    readers = count_readers(graph)
+    sums = [node for node in graph.nodes if isinstance(node, Affine) and node.sums]
+    return {s for node in sums for s in node.inputs if readers[s] == 1 and node.inputs.count(s) == 1}
 
 
 def live_values(graph: Graph, order: Sequence[Node]) -> dict[Node, int]:
@@ -85,21 +114,35 @@ def live_values(graph: Graph, order: Sequence[Node]) -> dict[Node, int]:
 class ReducedForms(Forms):
     """Affine forms of the live nodes over a batch of boxes, with about `most` noise symbols at most.
 
-    Symbols are merged where few values are live, or at half as many again.
-    feature (batch, noise symbols) is the input whose noise a symbol is, or -1.
+    Symbols are merged where few values are live, or at half as many again. The first `fixed` are never merged.
+    feature (batch, noise symbols) is the input whose noise a symbol is, `NO_INPUT` or `UNUSED`.
+    influence (batch, size) says how much the output depends on each element of a node; it chooses the symbols
+    that are merged, and proves nothing.
     """
 
-    def __init__(self, graph: Graph, lower: Tensor, upper: Tensor, order: Sequence[Node], most: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        lower: Tensor,
+        upper: Tensor,
+        order: Sequence[Node],
+        most: int,
+        influence: Mapping[Node, Tensor] | None = None,
+    ) -> None:
+        self.fixed = 0
         low, high = lower.flatten(1), upper.flatten(1)
-        self.graph, self.most = graph, most
+        self.graph, self.most, self.influence = graph, most, influence
         self.readers = count_readers(graph)
+        self.summed = _read_by_one_sum(graph)
         self.live = live_values(graph, order)
         self.calm = statistics.mean(self.live.values())
         self.feature = torch.zeros((len(low), 0), dtype=torch.long, device=low.device)
         self.input_centre, self.input_radius = low / 2 + high / 2, input_radius(low, high)
-        none = low.new_zeros((len(low), 0, low.shape[1]))
+        none = low.new_zeros((0, 0, low.shape[1]))
         error = torch.full_like(self.input_radius, TINY)
-        super().__init__({graph.entry: Form(self.input_centre, none, error, self.input_radius)}, none)
+        super().__init__(
+            {graph.entry: Form(self.input_centre, none, error, self.input_radius, slice(0, 0))}, none
+        )
 
     @property
     def count(self) -> int:
@@ -115,7 +158,26 @@ class ReducedForms(Forms):
                 return
             self._introduce_all()
         super().affine(node)
+        if node.sums and node in self.of:
+            self._name_error(node)
         self._forget_read(node)
+
+    def names_error(self, node: Relaxed, count: int) -> bool:
+        """Not if a sum is the only one to read it: one symbol for the errors of all its terms loses nothing."""
+        return node not in self.summed
+
+    def _name_error(self, node: Node) -> None:
+        """Turn the error of a form into noise, where it is large enough to matter."""
+        form = self.of[node]
+        own = form.error > MIN_RELATIVE_BAND * form.size
+        if not bool(own.any()):
+            return
+        rows, count = hull_of_rows([form.rows, rows_with_any(own)]), int(own.sum(1).max())
+        generators = pad_generators(form, self.count + count, rows)
+        width, place = self._add_noise(generators, own, form.error, rows)
+        error = torch.where(own, 0, form.error)
+        self.of[node] = Form.of(form.centre, generators, error, rows, self.measure)
+        self._attribute([form], width, place)
 
     def apply_relaxation(
         self,
@@ -128,20 +190,24 @@ class ReducedForms(Forms):
             self._introduce_all()
         found = super().apply_relaxation(node, lower, upper, relaxed)
         self._forget_read(node)
-        if self.count > self.most and (self.live[node] <= self.calm or self.count > 3 * self.most // 2):
-            self.merge(max(self.most // 2, self.most - self.live[node]))
+        others = self.count - self.fixed
+        if others > self.most and (self.live[node] <= self.calm or others > 3 * self.most // 2):
+            self.merge(self.fixed + max(self.most // 2, self.most - self.live[node]))
         return found
 
     def merge(self, kept: int) -> None:
         """Keep the noise symbols with the largest effect; the others become one box for each live node."""
         live = [node for node in self.of if node is not self.graph.entry or self.of[node].generators.shape[1]]
-        generators = {node: pad_generators(self.of[node].generators, self.count) for node in live}
-        weight = torch.stack([_loss(some) for some in generators.values()]).sum(0)
-        chosen = weight.topk(kept, dim=1, sorted=False).indices
+        rows = hull_of_rows([self.of[node].rows for node in live])
+        generators = {node: pad_generators(self.of[node], self.count, rows) for node in live}
+        weight = self._loss([some.abs() for some in generators.values()], live, rows)
+        always = torch.arange(self.fixed, device=weight.device).expand(len(weight), -1)
+        others = weight[:, self.fixed :].topk(kept - self.fixed, dim=1, sorted=False).indices
+        chosen = torch.cat([always, self.fixed + others], dim=1)
         starts = torch.arange(len(chosen), device=chosen.device)[:, None] * self.count
         flat = (starts + chosen).flatten()
         merged = torch.ones_like(weight).scatter_(1, chosen, 0)
-        boxes = torch.cat([self._box(node, merged, some) for node, some in generators.items()], dim=1)
+        boxes = torch.cat([self._box(node, merged, some, rows) for node, some in generators.items()], dim=1)
         end = kept
         for node, before in generators.items():
             after = boxes.new_zeros((len(boxes), kept + boxes.shape[1], node.size))
@@ -149,15 +215,35 @@ class ReducedForms(Forms):
             own = after[:, end : end + node.size].diagonal(dim1=1, dim2=2)
             own.copy_(boxes[:, end - kept : end - kept + node.size])
             end += node.size
-            centre = self.of[node].centre
-            self.of[node] = Form.of(centre, after, torch.zeros_like(centre))
-        none = torch.full(boxes.shape, -1, dtype=torch.long, device=boxes.device)
-        self.feature = torch.cat([self.feature.gather(1, chosen), none], dim=1)
+            error = self.of[node].error.clone()
+            error[rows] = 0
+            self.of[node] = Form.of(self.of[node].centre, after, error, rows, self.measure)
+        feature = torch.full((len(self.feature), end), UNUSED, dtype=torch.long, device=boxes.device)
+        feature[rows] = NO_INPUT
+        feature[rows, :kept] = self.feature[rows].gather(1, chosen)
+        self.feature = feature
 
-    def _box(self, node: Node, merged: Tensor, generators: Tensor) -> Tensor:
-        """(batch, size): the radius of the box that replaces merged symbols and the error, rounded up."""
-        rest = torch.bmm(merged[:, None], generators.abs())[:, 0] + self.of[node].error
+    def _box(self, node: Node, merged: Tensor, generators: Tensor, rows: slice) -> Tensor:
+        """(rows, size): the radius of the box that replaces merged symbols and the error, rounded up."""
+        rest = torch.bmm(merged[:, None], generators.abs())[:, 0] + self.of[node].error[rows]
         return round_up(rest, FORM_MERGED, generators.shape[1]) + TINY
+
+    def _loss(self, sizes: list[Tensor], live: list[Node], rows: slice) -> Tensor:
+        """(rows, noise symbols): how much larger boxes are than the noise symbols they replace, about, each
+        element weighted by its influence (Girard).
+
+        Nothing is lost by a symbol that moves only one element of a node.
+        """
+        if self.influence is None:
+            return torch.stack([size.sum(2) - size.amax(2) for size in sizes]).sum(0)
+        weights = [
+            self.influence[node][rows] if node in self.influence else size.new_ones(size[:, 0].shape)
+            for node, size in zip(live, sizes, strict=True)
+        ]
+        largest = torch.stack([weight.amax(1) for weight in weights]).amax(0)[:, None]
+        weights = [(weight + LEAST_INFLUENCE * largest)[:, None] for weight in weights]
+        weighted = [size * weight for size, weight in zip(sizes, weights, strict=True)]
+        return torch.stack([size.sum(2) - size.amax(2) for size in weighted]).sum(0)
 
     def _introduce_all(self) -> None:
         """Give the input itself its noise symbols: without them its form would hold its centre only."""
@@ -167,13 +253,19 @@ class ReducedForms(Forms):
     def _introduce(self, which: Tensor) -> Form:
         """The form of the inputs `which`, with a new noise symbol for each that varies."""
         radius = self.input_radius[:, which]
-        before, count = self.count, int((radius > 0).sum(1).max())
-        width, place = radius.topk(count, dim=1)
-        generators = radius.new_zeros((len(radius), before + count, len(which)))
+        rows = rows_with_any(radius > 0)
+        error, before = torch.full_like(radius, TINY), self.count
+        width, place = radius[rows].topk(int((radius > 0).sum(1).max()), dim=1)
+        unused = not self.fixed and bool((self.feature[rows] == UNUSED).all())
+        if before >= width.shape[1] and unused:
+            before = 0  # these rows have no noise symbols yet
+        end = before + width.shape[1]
+        generators = radius.new_zeros((len(width), end, len(which)))
         generators[:, before:].scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
-        feature = torch.where(width > 0, which[place], -1)
-        self.feature = torch.cat([self.feature, feature], dim=1)
-        return Form.of(self.input_centre[:, which], generators, torch.full_like(radius, TINY))
+        missing = max(0, end - self.count)
+        self.feature = torch.nn.functional.pad(self.feature, (0, missing), value=UNUSED)
+        self.feature[rows, before:end] = torch.where(width > 0, which[place], NO_INPUT)
+        return Form.of(self.input_centre[:, which], generators, error, rows)
 
     def _forget_read(self, node: Node) -> None:
         for source in set(node.inputs):
@@ -182,13 +274,15 @@ class ReducedForms(Forms):
                 self.of.pop(source, None)
 
     def _attribute(self, arguments: list[Form], width: Tensor, place: Tensor) -> None:
-        none = torch.full(width.shape, -1, dtype=torch.long, device=width.device)
-        self.feature = torch.cat([self.feature, none], dim=1)
+        new = torch.where((width > 0).any(1, keepdim=True), NO_INPUT, UNUSED).expand(width.shape)
+        self.feature = torch.cat([self.feature, new], dim=1)
 
     def linear_lower_bound(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As `Forms.linear_lower_bound`, with the noise symbols of inputs wherever they are."""
         form = self.of[node]
-        effect = form.generators @ rows.transpose(1, 2)  # (batch, noise symbols, rows)
+        # (batch, noise symbols, rows)
+        effect = rows.new_zeros((len(rows), form.generators.shape[1], rows.shape[1]))
+        effect[form.rows] = form.generators @ rows[form.rows].transpose(1, 2)
         feature = self.feature[:, : effect.shape[1]]
         unit = self.input_radius.gather(1, feature.clamp_min(0))
         own = (feature >= 0) & (unit > 0)
@@ -203,12 +297,3 @@ class ReducedForms(Forms):
         size = (rows.abs() @ form.size.unsqueeze(-1)).squeeze(-1) + moved + others + inputs
         terms = form.centre.shape[1] + 2 * effect.shape[1] + entry.size
         return slope, constant - others - error - charge(size, FORM_LINEAR_BOUND, terms)
-
-
-def _loss(generators: Tensor) -> Tensor:
-    """(batch, noise symbols): how much a box is larger than the noise symbols it replaces, about (Girard).
-
-    Nothing is lost by a symbol that moves only one element of a node.
-    """
-    size = generators.abs()
-    return size.sum(2) - size.amax(2)

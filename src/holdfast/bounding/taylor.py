@@ -17,6 +17,8 @@ output to them. For given rows this sensitivity is found by a backward pass: a v
 around it. Rounding: docs/rounding.md.
 
 Reference: Makino, Berz, "Taylor models and other validated functional inclusion methods" (2003).
+
+Assumption: the region is a box, and every activation has the derivatives that `relax/parabola` needs.
 """
 
 from dataclasses import dataclass

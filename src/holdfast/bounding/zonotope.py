@@ -16,23 +16,24 @@ most neurons. Rounding: docs/rounding.md.
 
 References: Stolfi, de Figueiredo, "Self-validated numerical methods and applications" (1997), for affine
 arithmetic; Singh et al., "Fast and effective robustness certification" (DeepZ, 2018), for neural networks.
+
+Assumption: the region is a box, or lies in the box that is given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Node, Relaxed
-from holdfast.bounding.relax.base import LinearBounds, Point, Relaxation, chord, intercept, value_range
+from holdfast.bounding.relax.base import LinearBounds, Point, Relaxation, chord, intercept
 from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.product import Product
 from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh
 from holdfast.derivations import (
     FORM_BOUNDS,
     FORM_FUNCTION,
-    FORM_FUNCTION_RADIUS,
     FORM_HALF_WIDTH,
     FORM_LINEAR_BOUND,
     FORM_MAP,
@@ -42,6 +43,8 @@ from holdfast.derivations import (
 )
 from holdfast.rounding import TINY, centre_and_radius, charge, round_up
 
+# How far generators (rows, noise symbols, size) move a value, (rows, size), up to the rounding of sums and roots.
+Measure = Callable[[Tensor], Tensor]
 Band = tuple[tuple[Tensor, ...], Tensor, Tensor]  # slope, low, high with low <= f(v) - slope . v <= high
 # The two factors of a product, each a function of one pre-activation; None: the pre-activation itself.
 FACTORS: dict[type[Relaxation], tuple[Relaxation | None, Relaxation | None]] = {
@@ -58,19 +61,30 @@ MIN_RELATIVE_BAND = 2.0**-40
 class Form:
     """The affine form of one node.
 
-    centre and error are (batch, size), generators (batch, noise symbols, size), radius (batch, size) the sum
-    of their absolute values.
+    centre and error are (batch, size), generators (rows, noise symbols, size), radius (batch, size) the sum
+    of their absolute values. `rows` is the slice of the batch to which the generators belong; in all other
+    rows they are zero.
     """
 
     centre: Tensor
     generators: Tensor
     error: Tensor
     radius: Tensor
+    rows: slice
 
     @staticmethod
-    def of(centre: Tensor, generators: Tensor, error: Tensor) -> "Form":
-        radius = generators.abs().sum(1)  # three times as fast as a norm along this axis
-        return Form(centre, generators, error, round_up(radius, FORM_RADIUS, generators.shape[1]))
+    def of(
+        centre: Tensor,
+        generators: Tensor,
+        error: Tensor,
+        rows: slice | None = None,
+        measure: "Measure | None" = None,
+    ) -> "Form":
+        """The form with these generators; rows: default all. measure: default `sum_of_sizes`."""
+        rows = slice(0, len(centre)) if rows is None else rows
+        radius = (sum_of_sizes if measure is None else measure)(generators)
+        radius = round_up(radius, FORM_RADIUS, generators.shape[1])
+        return Form(centre, generators, error, _within_batch(radius, rows, len(centre)), rows)
 
     def interval_bounds(self) -> tuple[Tensor, Tensor]:
         """The interval bounds of the node: lower, upper (batch, size)."""
@@ -81,6 +95,31 @@ class Form:
     @property
     def size(self) -> Tensor:
         return self.centre.abs() + self.radius + self.error
+
+
+def sum_of_sizes(generators: Tensor) -> Tensor:
+    """How far noise symbols that are independent of each other move a value."""
+    return generators.abs().sum(1)  # three times as fast as a norm along this axis
+
+
+@dataclass(frozen=True)
+class CurvedBand:
+    """A band around a linear function and products of noise symbols, row by row of the batch:
+
+        low <= f(v) - slope . v - sum over k of products_k eps_k <= high.
+
+    Attributes:
+        products: (rows, columns, size), the generators of noise symbols from column `first` on.
+        size: (batch, size), at least what the absolute values of all terms of `products` could move.
+        terms: the number of terms of the longest sum in the band.
+    """
+
+    band: Band
+    products: Tensor
+    first: int
+    rows: slice
+    size: Tensor
+    terms: int
 
 
 @dataclass
@@ -99,6 +138,16 @@ class Forms:
         """The number of noise symbols so far."""
         return self.share.shape[2]
 
+    def measure(self, generators: Tensor) -> Tensor:
+        """How far generators (rows, noise symbols, size) move a value at most, up to rounding."""
+        return sum_of_sizes(generators)
+
+    def curved_band(
+        self, node: Relaxed, ends: tuple[Point, Point], known: Sequence[Form], band: Band
+    ) -> CurvedBand | None:
+        """A band around a function with products of noise symbols, where it is narrower than the given band."""
+        return None
+
     @staticmethod
     def over(entry: Node, lower: Tensor, upper: Tensor) -> "Forms":
         """The forms of the inputs: one noise symbol for each."""
@@ -110,16 +159,17 @@ class Forms:
 
     def affine(self, node: Affine) -> None:
         known = [self.of[source] for source in node.inputs if source in self.of]
-        if not node.small or len(known) < len(node.inputs):
+        if not self.carries(node) or len(known) < len(node.inputs):
             return  # too large for generators: this node and its successors have no form
         noises = max(form.generators.shape[1] for form in known)
+        rows = hull_of_rows([form.rows for form in known])
         if node.copies:
-            padded = node.forward([pad_generators(form.generators, noises) for form in known])
+            padded = node.forward([pad_generators(form, noises, rows) for form in known])
             centre, error, radius = (
                 node.forward(parts)
                 for parts in zip(*((f.centre, f.error, f.radius) for f in known), strict=True)
             )
-            self.of[node] = Form(centre, padded, error, radius)
+            self.of[node] = Form(centre, padded, error, radius, rows)
             return
         # Generators that are zero in all boxes, as of inactive neurons, are left out of products; NaN is
         # kept.
@@ -133,8 +183,10 @@ class Forms:
         terms = sum(source.size for source in node.inputs) + len(node.inputs)
         self.of[node] = Form.of(
             node.forward([form.centre for form in known]),
-            _add_generators(parts),
+            _add_generators(known, parts, noises, rows),
             error + charge(size + error, FORM_MAP, terms),
+            rows,
+            self.measure,
         )
 
     def apply_relaxation(
@@ -153,42 +205,72 @@ class Forms:
             relaxed: linear bounds of the activation between these bounds, if they are known already.
 
         Returns:
-            The band that the form uses, if the node has a form: for every x, low <= f(v) - slope . v <= high
+            A band around a linear function, if the node has a form: for every x, low <= f(v) - slope . v <= high
             at the values v of the inputs.
         """
         known = [self.of[source] for source in node.inputs if source in self.of]
         if len(known) < len(node.inputs):
             return None
         box = [end.flatten(1) for end in lower], [end.flatten(1) for end in upper]
-        slope, low, high = _band(node, *box, known, relaxed)
+        linear = _band(node, *box, known, relaxed, self.measure)
+        curved = self.curved_band(node, (tuple(box[0]), tuple(box[1])), known, linear)
+        slope, low, high = linear if curved is None else curved.band
         centre = _total([s * form.centre for s, form in zip(slope, known, strict=True)]) + (
             low / 2 + high / 2
         )
         size = _total([s.abs() * form.size for s, form in zip(slope, known, strict=True)]) + torch.maximum(
             low.abs(), high.abs()
         )
-        rounding = charge(size, FORM_FUNCTION, len(known))
+        size = size if curved is None else size + curved.size
+        rounding = charge(size, FORM_FUNCTION, len(known) + (0 if curved is None else curved.terms))
         arrived = _total([s.abs() * form.error for s, form in zip(slope, known, strict=True)])
         half = round_up((high / 2 - low / 2) + arrived, FORM_HALF_WIDTH, len(known))
         scale = torch.stack([_largest(low, high) for low, high in zip(*box, strict=True)]).amax(0)
         own = half > MIN_RELATIVE_BAND * (size + scale)
+        own = own & self.names_error(node, int(own.sum(1).max()))
+        rows = hull_of_rows([*(form.rows for form in known), rows_with_any(own)])
         count, before = int(own.sum(1).max()), self.count
-        widths = torch.where(own, half, 0)
-        width, place = widths.topk(count, dim=1)
-        generators = half.new_empty((len(half), before + count, half.shape[1]))
+        generators = half.new_empty((rows.stop - rows.start, before + count, half.shape[1]))
         for k, (s, form) in enumerate(zip(slope, known, strict=True)):
             noises = form.generators.shape[1]
-            if k == 0:
-                torch.mul(form.generators, s[:, None], out=generators[:, :noises])
+            if k == 0 and form.rows == rows:
+                torch.mul(form.generators, s[rows, None], out=generators[:, :noises])
                 generators[:, noises:] = 0
-            else:
-                generators[:, :noises].addcmul_(form.generators, s[:, None])
-        generators[:, before:].scatter_(2, place.unsqueeze(-1), width.unsqueeze(-1))
-        radius = _total([s.abs() * form.radius for s, form in zip(slope, known, strict=True)]) + widths
-        radius = round_up(radius, FORM_FUNCTION_RADIUS, len(known))
-        self.of[node] = Form(centre, generators, torch.where(own, rounding, rounding + half), radius)
+                continue
+            if k == 0:
+                generators.zero_()
+            inside = relative_rows(form.rows, rows)
+            generators[inside, :noises].addcmul_(form.generators, s[form.rows, None])
+        if curved is not None:
+            inside, last = relative_rows(curved.rows, rows), curved.first + curved.products.shape[1]
+            generators[inside, curved.first : last] += curved.products
+        width, place = self._add_noise(generators, own, half, rows)
+        error = torch.where(own, rounding, rounding + half)
+        self.of[node] = Form.of(centre, generators, error, rows, self.measure)
         self._attribute(known, width, place)
-        return slope, low, high
+        return linear
+
+    def carries(self, node: Affine) -> bool:
+        """Whether a map of nodes with forms has a form; its successors have none otherwise."""
+        return node.small
+
+    def names_error(self, node: Relaxed, count: int) -> bool:
+        """Whether the band of this activation, of `count` elements at most, becomes noise at once, and not an error
+        that a later node names.
+        """
+        return True
+
+    def _add_noise(self, generators: Tensor, own: Tensor, half: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """Make the last columns of generators (rows, noise symbols, size) those of new symbols of radius `half`
+        for the elements `own`, (batch, size) each.
+
+        Returns their radii and elements, (batch, new symbols) each.
+        """
+        count = int(own.sum(1).max())
+        width, place = torch.where(own, half, 0).topk(count, dim=1)
+        new = generators[:, generators.shape[1] - count :]
+        new.scatter_(2, place[rows].unsqueeze(-1), width[rows].unsqueeze(-1))
+        return width, place
 
     def linear_lower_bound(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
         """A linear lower bound of rows . node as a function of the input.
@@ -216,12 +298,17 @@ class Forms:
         terms = form.centre.shape[1] + effect.shape[1] + count
         return slope, constant - error - charge(size, FORM_LINEAR_BOUND, terms)
 
+    def attribute(self, effect: Tensor) -> Tensor:
+        """(batch, noise symbols, 1) -> (batch, inputs): effects of noise symbols, attributed to the inputs."""
+        return (self.share[:, :, : effect.shape[1]] @ effect).squeeze(-1)
+
     def _attribute(self, arguments: list[Form], width: Tensor, place: Tensor) -> None:
         inputs = self.share.shape[1]
         reach = _total([form.generators[:, :inputs].abs() for form in arguments])
         reach = reach.gather(2, place[:, None].expand(-1, inputs, -1))
         radius = _total([form.radius for form in arguments]).gather(1, place)
-        share = torch.where(width[:, None] > 0, reach / radius[:, None], 0)
+        # A radius of zero or infinity attributes nothing; NaN would hide the shares of all other noise symbols.
+        share = torch.nan_to_num(torch.where(width[:, None] > 0, reach / radius[:, None], 0), 0.0, 0.0)
         self.share = torch.cat([self.share, share], dim=2)
 
 
@@ -236,13 +323,17 @@ def _band(
     upper: list[Tensor],
     known: Sequence[Form],
     relaxed: LinearBounds | None,
+    measure: Measure = sum_of_sizes,
 ) -> Band:
     """slope, low, high with low <= f(v) - slope . v <= high.
 
-    The slope is that of the linear lower or upper bound, or of a product of two forms, whichever has the
-    narrowest band.
+    The slope is that of a product of two forms (`_product_band`), or of the linear lower or upper bound,
+    whichever has the narrower band.
     """
     ends = tuple(lower), tuple(upper)
+    factors = FACTORS.get(type(node.relaxation))
+    if factors is not None:
+        return _product_band(node.relaxation, factors, ends, known, measure)
     if relaxed is not None and all(a is b for a, b in zip(relaxed.lower, relaxed.upper, strict=True)):
         slope = tuple(s.flatten(1) for s in relaxed.lower)
         found = slope, relaxed.lower_offset.flatten(1), relaxed.upper_offset.flatten(1)
@@ -254,10 +345,7 @@ def _band(
             (above, *intercept(node.relaxation, *ends, above)),
             (below, *intercept(node.relaxation, *ends, below)),
         )
-    factors = FACTORS.get(type(node.relaxation))
-    if factors is None:
-        return found
-    return _narrower(found, _product_band(node.relaxation, factors, ends, known))
+    return found
 
 
 def _narrower(one: Band, other: Band) -> Band:
@@ -272,17 +360,20 @@ def _product_band(
     factors: Sequence[Relaxation | None],
     ends: tuple[Point, Point],
     known: Sequence[Form],
+    measure: Measure = sum_of_sizes,
 ) -> Band:
     """slope, low, high with low <= s(v) t(z) - a v - b z <= high wherever v and z follow their forms.
 
-    With the linear bounds s(v) = p(v) + d, p(v) = k v + i, and t(z) = q(z) + e, q(z) = m z + j,
+    With linear bounds s(v) = k v + i + d', |d'| <= d, and t(z) = m z + j + e', |e'| <= e, and the distances
+    x = v - v_c, y = z - z_c from the centres of the forms,
 
-        s t = p q + p e + d t,   p q = p(v_c) q(z_c) + k q(z_c) x + m p(v_c) y + k m x y,
+        s = p + X,  p = k v_c + i,  X = k x + d',     t = q + Y,  q = m z_c + j,  Y = m y + e',
+        s t = p q + q k x + p m y + q d' + p e' + X Y.
 
-    where x = v - v_c and y = z - z_c are the distances from the centres of the forms. For every scale
-    r > 0, x y = ((x + r y)^2 - (x - r y)^2) / (4 r), and x + r y, x - r y are affine forms themselves, with
-    radii P and N: x y is in [-N^2, P^2] / (4 r). The box alone gives |x y| <= |x| |y|, twice as much where
-    many noise symbols enter v and z independently. The band is intersected with that of the box.
+    For every c > 0, X Y = ((X + c Y)^2 - (X - c Y)^2) / (4 c). With c = k r / m, |X + c Y| <= k P + d + c e and
+    |X - c Y| <= k N + d + c e, where P and N are the radii of the affine forms x + r y and x - r y. The box alone
+    gives |X Y| <= |X| |Y|, twice as much where many noise symbols enter v and z independently. The band is
+    intersected with that of the function over the box.
 
     Rounding: every term is at most `size` and takes fewer than 16 operations; there are fewer than 16 terms,
     which `FORM_PRODUCT` covers.
@@ -292,34 +383,28 @@ def _product_band(
     (k, i, d), (m, j, e) = curve
     p, q = k * v.centre + i, m * z.centre + j
     slope = torch.nan_to_num(k * q, 0.0, 0.0, 0.0), torch.nan_to_num(m * p, 0.0, 0.0, 0.0)
-    ratio = (v.radius + v.error) / (z.radius + z.error)
+    v_reach, z_reach = v.radius + v.error, z.radius + z.error
+    one, other = k * v_reach + d, m * z_reach + e  # |X|, |Y|
+    ratio = one / other * (m / k)
     ratio = torch.where(ratio.isfinite() & (ratio > 0), ratio, 1.0)
-    count = min(v.generators.shape[1], z.generators.shape[1])
-    scaled = ratio[:, None] * z.generators
-    whole = (v.radius + v.error) + ratio * (z.radius + z.error)
-    radii = []
-    for sign in (1.0, -1.0):
-        both = torch.add(v.generators[:, :count], scaled[:, :count], alpha=sign).abs_().sum(1)
-        for rest in (v.generators[:, count:], scaled[:, count:]):
-            both = both + rest.abs().sum(1)
-        terms = v.generators.shape[1] + z.generators.shape[1]
-        radii.append(both + v.error + ratio * z.error + charge(whole, FORM_PRODUCT_RADIUS, terms))
-    most, least = ((radius / (2 * ratio)) * (radius / 2) for radius in radii)  # a square could underflow
-    bend, reach = k * m, (v.radius + v.error) * (z.radius + z.error)
-    most, least = torch.minimum(most, reach), torch.minimum(least, reach)
-    low = torch.minimum(-bend * least, bend * most)
-    high = torch.maximum(-bend * least, bend * most)
-    first = _line_range(k, i, lows[0], highs[0])
-    second = _factor_range(factors[1], lows[1], highs[1])
-    for one, other in ((first, (-e, e)), ((-d, d), second)):
-        products = torch.stack([a * b for a in one for b in other])
-        low, high = low + products.amin(0), high + products.amax(0)
+    scale = k * ratio / m
+    # Below, an underflow could change the scale; the bound |X| |Y| needs none.
+    usable = (k * ratio > TINY) & (scale > TINY) & (scale < 1 / TINY)
+    whole, terms = v_reach + ratio * z_reach, v.generators.shape[1] + z.generators.shape[1]
+    squares = []
+    for both in _radii_of_sum_and_difference(v, z, ratio, measure):
+        radius = both + v.error + ratio * z.error + charge(whole, FORM_PRODUCT_RADIUS, terms)
+        radius = k * radius + d + scale * e
+        square = (radius / (2 * scale)) * (radius / 2)  # a square could underflow
+        squares.append(torch.minimum(torch.where(usable, square, torch.inf), one * other))
+    most, least = squares
+    away = q.abs() * d + p.abs() * e
     constant = p * q - slope[0] * v.centre - slope[1] * z.centre
     size = (k.abs() * (v.size + _largest(lows[0], highs[0])) + i.abs() + d) * (
         m.abs() * (z.size + _largest(lows[1], highs[1])) + j.abs() + e
     )
     slack = charge(size, FORM_PRODUCT)
-    low, high = constant + low - slack, constant + high + slack
+    low, high = constant - least - away - slack, constant + most + away + slack
     boxed = intercept(relaxation, *ends, slope)
     low = torch.maximum(torch.nan_to_num(low, -torch.inf, torch.inf, -torch.inf), boxed[0])
     high = torch.minimum(torch.nan_to_num(high, torch.inf, torch.inf, -torch.inf), boxed[1])
@@ -342,35 +427,72 @@ def _line(factor: Relaxation | None, lower: Tensor, upper: Tensor) -> tuple[Tens
     return slope, *centre_and_radius(low, high)
 
 
-def _line_range(slope: Tensor, offset: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """The values of an increasing line at the ends; its rounding is charged by the caller."""
-    ends = torch.stack([slope * lower + offset, slope * upper + offset])
-    return ends.amin(0), ends.amax(0)
-
-
-def _factor_range(factor: Relaxation | None, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    return (lower, upper) if factor is None else value_range(factor, (lower,), (upper,))
-
-
 def _total(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
-def _add_generators(parts: list[Tensor]) -> Tensor:
-    """The sum of generators; noise symbols that are newer than a form are zero in it."""
-    longest = max(parts, key=lambda part: part.shape[1])
-    others = [part for part in parts if part is not longest]
-    if not others:
-        return longest
-    if len(others) == 1 and others[0].shape[1] == longest.shape[1]:
-        return longest + others[0]
-    total = longest.clone()
-    for part in others:
-        total[:, : part.shape[1]] += part
+def _radii_of_sum_and_difference(
+    v: Form, z: Form, ratio: Tensor, measure: Measure = sum_of_sizes
+) -> list[Tensor]:
+    """[P, N], (batch, size) each: how far G_v + ratio G_z and G_v - ratio G_z move a value."""
+    rows = slice(max(v.rows.start, z.rows.start), min(v.rows.stop, z.rows.stop))
+    apart = v.radius + ratio * z.radius  # where only one of them has generators
+    if rows.start >= rows.stop:
+        return [apart, apart]
+    one = v.generators[relative_rows(rows, v.rows)]
+    other = ratio[rows, None] * z.generators[relative_rows(rows, z.rows)]
+    count = min(one.shape[1], other.shape[1])
+    found = []
+    for sign in (1.0, -1.0):
+        both = measure(torch.add(one[:, :count], other[:, :count], alpha=sign))
+        for rest in (one[:, count:], other[:, count:]):
+            both = both + sum_of_sizes(rest)
+        found.append(apart.clone())
+        found[-1][rows] = both
+    return found
+
+
+def _add_generators(known: list[Form], parts: list[Tensor], noises: int, rows: slice) -> Tensor:
+    """The sum of the parts that the forms contribute to the generators of a map, in these rows."""
+    shape = rows.stop - rows.start, noises, parts[0].shape[2]
+    # A part that was computed for this sum, and has all rows and noise symbols, can take up the others.
+    pairs = list(enumerate(zip(known, parts, strict=True)))
+    fresh = [k for k, (form, part) in pairs if part.shape == shape and part is not form.generators]
+    total = parts[fresh[0]] if fresh else parts[0].new_zeros(shape)
+    for k, (form, part) in pairs:
+        if k not in fresh[:1]:
+            total[relative_rows(form.rows, rows), : part.shape[1]] += part
     return total
 
 
-def pad_generators(generators: Tensor, noises: int) -> Tensor:
-    """Append zeros for the noise symbols that are newer than this form."""
-    missing = noises - generators.shape[1]
-    return generators if missing == 0 else torch.nn.functional.pad(generators, (0, 0, 0, missing))
+def pad_generators(form: Form, noises: int, rows: slice) -> Tensor:
+    """The generators of a form in these rows, which include its own, with zeros for newer noise symbols."""
+    inside, missing = relative_rows(form.rows, rows), noises - form.generators.shape[1]
+    after = rows.stop - rows.start - inside.stop
+    if missing == inside.start == after == 0:
+        return form.generators
+    return torch.nn.functional.pad(form.generators, (0, 0, 0, missing, inside.start, after))
+
+
+def hull_of_rows(parts: Sequence[slice]) -> slice:
+    """The smallest slice of the batch that contains all these slices; empty ones count nothing."""
+    some = [rows for rows in parts if rows.start < rows.stop]
+    return slice(min(r.start for r in some), max(r.stop for r in some)) if some else slice(0, 0)
+
+
+def relative_rows(rows: slice, whole: slice) -> slice:
+    """Where rows of the batch are in a tensor that holds only the rows of `whole`."""
+    return slice(rows.start - whole.start, rows.stop - whole.start) if rows.start < rows.stop else slice(0, 0)
+
+
+def rows_with_any(marks: Tensor) -> slice:
+    """The smallest slice with all rows in which an element is marked; marks (batch, size) bool."""
+    rows = marks.any(1).nonzero().flatten()
+    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
+
+
+def _within_batch(part: Tensor, rows: slice, batch: int) -> Tensor:
+    """(rows, size) -> (batch, size), zero in the other rows."""
+    if rows == slice(0, batch):
+        return part
+    return torch.nn.functional.pad(part, (0, 0, rows.start, batch - rows.stop))

@@ -13,12 +13,13 @@ import numpy as np
 import holdfast_check
 from holdfast.errors import UnsupportedLayer
 from holdfast.problem import Problem
-from holdfast.property import Avoid, LinearProperty, Robustness
-from holdfast.region import Box, Patch
+from holdfast.property import Avoid, LinearProperty, Property, Robustness
+from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Record
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
+from holdfast_check.claim_text import ClaimNames
 from holdfast_check.container import read_container
 from holdfast_check.steps import Program
 
@@ -31,7 +32,11 @@ Array = np.ndarray[Any, Any]
 
 
 def request_header(
-    part: Problem, record: Record, opened: holdfast_check.Model, kind: str
+    part: Problem,
+    record: Record,
+    opened: holdfast_check.Model,
+    kind: str,
+    names: ClaimNames | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and arrays of a file about one row, without the radius and the claimed number."""
     header: dict[str, Any] = {
@@ -43,8 +48,11 @@ def request_header(
         "question": record.question,
         "model": {"sha256": opened.sha256, "file": opened.name},
     }
-    region, arrays = _region(part)
-    about, rows = _property(part, opened)
+    if names is not None and (names.inputs or names.outputs):
+        header["names"] = names.as_json()
+    outputs = opened.program.output.index.size
+    region, arrays = describe_region(part.region)
+    about, rows = describe_property(part.property, outputs, part)
     return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
 
 
@@ -56,15 +64,15 @@ def _compact(values: Any) -> "np.ndarray[Any, Any]":
     return narrow if bool((narrow.astype(np.float64) == wide).all()) else wide
 
 
-def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
-    region = part.region
+def describe_region(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the part of the header and the arrays that describe the region of one row."""
     centre = region.centre[0].detach().cpu().double().numpy()
     if isinstance(region, NormFamily | Patch):
         if isinstance(region, Patch):
             norm, shares = math.inf, region.mask[0].cpu().double().numpy().ravel()
         else:
             shares = region.free()[0].cpu().numpy()
-            norm = math.inf if len(shares) == centre.size else region.p
+            norm = math.inf if len(shares) == centre.size else region.norm
         if norm not in NORMS:
             raise UnsupportedLayer(f"certificates support the norms 1, 2 and inf, not {norm:g}.")
         ends = {
@@ -86,11 +94,13 @@ def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    asked, outputs = part.property, opened.program.output.index.size
+def describe_property(
+    asked: Property, outputs: int, part: Problem | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the part of the header and the arrays that describe the property of one row."""
     if isinstance(asked, Robustness):
         return {"class": int(asked.label[0])}, {}
-    if isinstance(asked, LinearProperty):
+    if isinstance(asked, LinearProperty) and part is not None:
         matrix, offset = (part.expand(1, *part.shape[1:])[0].cpu().numpy() for part in asked.rows(outputs))
         return {"groups": [[row] for row in range(len(matrix))]}, {
             "property/rows": matrix,

@@ -2,13 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from holdfast.certificates.claim import read_claim
+from holdfast.certificates.draft import ProofDraft
 from holdfast_check import Rejected
 from holdfast_check.planes import StepBounds
 from holdfast_check.proof import Claim
@@ -32,9 +31,9 @@ class RowRecorder(CheckedRegion):
         return super().minimum(rows)
 
 
-def split_box(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
+def split_box(draft: ProofDraft) -> Array:
     """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
-    claim = read_claim(header, arrays, program)
+    claim, program = draft.read_claim(), draft.program
     if not math.isinf(claim.region.norm):
         raise Rejected("linear bounds alone do not prove it, and only boxes can be split")
     parts: list[list[int]] = [
@@ -43,7 +42,7 @@ def split_box(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Pro
     waiting = [(0, claim.region.lower[0], claim.region.upper[0])]
     many = max(1, min(AT_ONCE, 2**19 // max(step.size for step in program.steps)))
     while waiting:
-        if time.monotonic() > until or len(parts) > MOST:
+        if time.monotonic() > draft.until or len(parts) > MOST:
             raise Rejected(
                 f"{len(waiting)} subproblems are left to prove after {len(parts)} splits: give more --seconds"
             )

@@ -5,10 +5,11 @@ operators without an exact counterpart are refused with `UnsupportedLayer`.
 """
 
 import json
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -19,6 +20,7 @@ from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, convert_graph
 
 aten = torch.ops.aten
+LARGEST_MATRIX = 2**22  # Entries of the matrix of an affine map (16 MiB in float32; chosen by hand).
 GRAPH = "holdfast-graph"  # The key of the graph in the metadata of the safetensors file.
 
 # Operators that only rearrange elements. Applied to the indices of the elements, they return where each
@@ -47,6 +49,9 @@ MOVES = {
     aten.split_with_sizes.default,
     aten.chunk.default,
     aten.unbind.int,
+    aten.pixel_shuffle.default,
+    aten.pixel_unshuffle.default,
+    aten.channel_shuffle.default,
 }
 # Operators that return their input in evaluation mode.
 KEEPS = {
@@ -62,13 +67,28 @@ KEEPS = {
     aten.to.dtype_layout,
     aten._to_copy.default,
 }
+# Operators of which only the shape of their input matters: their values are constants.
+SHAPED = {
+    aten.ones_like.default,
+    aten.zeros_like.default,
+    aten.full_like.default,
+    aten.new_zeros.default,
+    aten.new_ones.default,
+    aten.new_full.default,
+}
 PLAIN = {
     aten.relu.default: "Relu",
     aten.sigmoid.default: "Sigmoid",
     aten.tanh.default: "Tanh",
     aten.abs.default: "Abs",
     aten.neg.default: "Neg",
+    aten.exp.default: "Exp",
+    aten.log.default: "Log",
+    aten.sqrt.default: "Sqrt",
+    aten.reciprocal.default: "Reciprocal",
+    aten.erf.default: "Erf",
 }
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 ARITHMETIC = {
     aten.add.Tensor: "Add",
     aten.add.Scalar: "Add",
@@ -200,7 +220,7 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
             f"certificate ({error})."
         ) from error
     first = value[0] if isinstance(value, tuple | list) and value else value
-    if not known or not isinstance(first, Tensor):
+    if not known or not isinstance(first, Tensor) or target in SHAPED:
         return value
     if target in KEEPS:
         return Named(args[0].name, value)
@@ -260,6 +280,8 @@ def _addmm(d: Description, value: Tensor, bias: Any, x: Any, weight: Any) -> Nam
 
 @handles(aten.mm.default, aten.matmul.default)
 def _matmul(d: Description, value: Tensor, x: Any, weight: Any) -> Named | None:
+    if isinstance(x, Named) and isinstance(weight, Named):
+        return d.one("MatMul", [x, weight], value) if min(x.value.dim(), weight.value.dim()) >= 2 else None
     return (
         d.one("MatMul", [x, weight], value) if not isinstance(weight, Named) and weight.dim() == 2 else None
     )
@@ -382,6 +404,217 @@ def _conv(
     )
 
 
+@handles(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+def _transposed_convolution(d: Description, value: Tensor, x: Named, *rest: Any) -> Named | None:
+    """The convolution as a matrix: row i is its value at the i-th unit vector, without the bias. Each entry is a
+    single weight or zero, so the matrix is exact.
+    """
+    if any(isinstance(part, Named) for part in rest) or x.value.numel() * value.numel() > LARGEST_MATRIX:
+        return None
+    target, zero = TRANSPOSED[x.value.dim() - 2], x.value.new_zeros(x.value.shape)
+    linear = (rest[0], None, *rest[2:])  # Without the bias, so that no rounding of a sum enters the matrix.
+    units = torch.eye(x.value.numel(), dtype=x.value.dtype).reshape(-1, *x.value.shape[1:])
+    matrix = torch.cat([target(unit[None], *linear).flatten()[None] for unit in units])
+    offset = target(zero, *rest).flatten()
+    flat = d.one("Reshape", [x], x.value.reshape(1, -1), shape=[1, -1])
+    made = d.one("Gemm", [flat, matrix, offset], value.reshape(1, -1))
+    return d.one("Reshape", [made], value, shape=list(value.shape))
+
+
+# Transposed convolutions by the number of axes of space.
+TRANSPOSED = {
+    1: aten.conv_transpose1d.default,
+    2: aten.conv_transpose2d.input,
+    3: aten.conv_transpose3d.input,
+}
+
+
+@handles(aten.silu.default)
+def _silu(d: Description, value: Tensor, x: Named) -> Named:
+    """x sigmoid(x), which the checker reads as one function of x."""
+    return d.one("Mul", [x, d.one("Sigmoid", [x], x.value.sigmoid())], value)
+
+
+@handles(aten.gelu.default)
+def _gelu(d: Description, value: Tensor, x: Named, approximate: str = "none") -> Named:
+    return d.one("Gelu", [x], value, approximate=approximate)
+
+
+@handles(aten.elu.default)
+def _elu(
+    d: Description, value: Tensor, x: Named, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0
+) -> Named | None:
+    if inner != 1:
+        return None
+    made = d.one("Elu", [x], value, alpha=float(alpha))
+    return made if scale == 1 else d.one("Mul", [made, float(scale)], value)
+
+
+@handles(aten.selu.default)
+def _selu(d: Description, value: Tensor, x: Named) -> Named:
+    return d.one("Mul", [d.one("Elu", [x], value, alpha=SELU_ALPHA), SELU_SCALE], value)
+
+
+@handles(aten.softplus.default)
+def _softplus(
+    d: Description, value: Tensor, x: Named, beta: float = 1.0, threshold: float = 20.0
+) -> Named | None:
+    """The checker's softplus is that of torch with its usual threshold."""
+    if beta <= 0 or threshold != 20:
+        return None
+    if beta == 1:
+        return d.one("Softplus", [x], value)
+    made = d.one("Softplus", [d.one("Mul", [x, float(beta)], x.value * beta)], value)
+    return d.one("Div", [made, float(beta)], value)
+
+
+@handles(aten.celu.default)
+def _celu(d: Description, value: Tensor, x: Named, alpha: float = 1.0) -> Named:
+    """alpha elu(x / alpha)."""
+    bent = d.one("Elu", [d.one("Div", [x, float(alpha)], x.value / alpha)], value)
+    return d.one("Mul", [bent, float(alpha)], value)
+
+
+@handles(aten.log_sigmoid.default)
+def _log_sigmoid(d: Description, value: Tensor, x: Named) -> Named:
+    """-log(1 + exp(-x))."""
+    return d.one("Neg", [d.one("Softplus", [d.one("Neg", [x], -x.value)], -value)], value)
+
+
+@handles(aten.glu.default)
+def _glu(d: Description, value: Tensor, x: Named, axis: int = -1) -> Named:
+    """The first half times the sigmoid of the second."""
+    numbers = torch.arange(x.value.numel()).reshape(x.value.shape)
+    first, second = (
+        d.add_gather(x, index, part)
+        for index, part in zip(numbers.chunk(2, axis), x.value.chunk(2, axis), strict=True)
+    )
+    return d.one("Mul", [first, d.one("Sigmoid", [second], second.value.sigmoid())], value)
+
+
+@handles(aten.rms_norm.default)
+def _rms_norm(
+    d: Description,
+    value: Tensor,
+    x: Named,
+    shape: Sequence[int],
+    weight: Any = None,
+    epsilon: float | None = None,
+) -> Named | None:
+    """x / sqrt(mean of x^2 + epsilon) weight; without epsilon torch takes that of the type it computes in."""
+    if isinstance(weight, Named) or epsilon is None:
+        return None
+    axes = list(range(value.dim() - len(shape), value.dim()))
+    square = d.one("Mul", [x, x], x.value**2)
+    mean = x.value.pow(2).mean(axes, keepdim=True)
+    means = d.one("ReduceMean", [square], mean, axes=axes, keepdims=1)
+    root = d.one("Sqrt", [d.one("Add", [means, float(epsilon)], mean + epsilon)], (mean + epsilon).sqrt())
+    normal = d.one("Div", [x, root], x.value / root.value)
+    return normal if weight is None else d.one("Mul", [normal, weight], value)
+
+
+@handles(aten.rsqrt.default)
+def _rsqrt(d: Description, value: Tensor, x: Named) -> Named:
+    return d.one("Reciprocal", [d.one("Sqrt", [x], x.value.sqrt())], value)
+
+
+@handles(aten.layer_norm.default, aten.native_layer_norm.default)
+def _layer_norm(
+    d: Description, value: Any, x: Any, shape: Sequence[int], weight: Any = None, bias: Any = None, *rest: Any
+) -> Any:
+    if not isinstance(x, Named) or isinstance(weight, Named) or isinstance(bias, Named):
+        return None
+    first = value if isinstance(value, Tensor) else value[0]
+    one = torch.ones(tuple(shape), dtype=torch.float64)
+    given = [x, one if weight is None else weight, 0 * one if bias is None else bias]
+    epsilon = float(rest[0]) if rest else 1e-5
+    made = d.one("LayerNormalization", given, first, axis=first.dim() - len(shape), epsilon=epsilon)
+    return made if isinstance(value, Tensor) else (made, *value[1:])
+
+
+@handles(aten.bmm.default)
+def _batched_product(d: Description, value: Tensor, a: Any, b: Any) -> Any:
+    return _matmul(d, value, a, b)
+
+
+@handles(aten.scaled_dot_product_attention.default)
+def _attention(
+    d: Description,
+    value: Tensor,
+    query: Any,
+    key: Any,
+    of: Any,
+    mask: Any = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Named | None:
+    """softmax(q k' scale + mask) v; masks that exclude positions are not exported."""
+    parts = (query, key, of)
+    if not all(isinstance(part, Named) for part in parts) or dropout or is_causal or enable_gqa:
+        return None
+    if isinstance(mask, Named) or (
+        mask is not None and not bool(torch.isfinite(mask).all() & (mask.dtype != torch.bool))
+    ):
+        return None
+    factor = 1 / math.sqrt(query.value.shape[-1]) if scale is None else scale
+    axes = [*range(key.value.dim() - 2), key.value.dim() - 1, key.value.dim() - 2]
+    turned = d.one("Transpose", [key], key.value.transpose(-1, -2), perm=axes)
+    scores = d.one("MatMul", [query, turned], query.value @ turned.value)
+    scaled = d.one("Mul", [scores, float(factor)], scores.value * factor)
+    if mask is not None:
+        scaled = d.one("Add", [scaled, mask], scaled.value + mask)
+    shares = d.one("Softmax", [scaled], scaled.value.softmax(-1), axis=-1)
+    return d.one("MatMul", [shares, of], value)
+
+
+@handles(aten.pow.Tensor_Scalar, aten.square.default)
+def _power(d: Description, value: Tensor, x: Named, exponent: float = 2) -> Named | None:
+    """x multiplied by itself, for exponents 2 to 4."""
+    if exponent not in (2, 3, 4):
+        return None
+    power = x
+    for number in range(2, int(exponent) + 1):
+        power = d.one("Mul", [x, power], x.value**number)
+    return power
+
+
+@handles(aten.prelu.default)
+def _prelu(d: Description, value: Tensor, x: Named, weight: Any) -> Named | None:
+    """A leaky ReLU if all channels share one slope, else slope x + (1 - slope) relu(x)."""
+    if isinstance(weight, Named):
+        return None
+    if weight.numel() == 1:
+        return d.one("LeakyRelu", [x], value, alpha=float(weight))
+    slopes = weight.double().reshape(-1, *(1 for _ in value.shape[2:]))
+    line = d.one("Mul", [x, slopes], x.value * slopes)
+    above = d.one("Mul", [d.one("Relu", [x], x.value.relu()), 1 - slopes], value - line.value)
+    return d.one("Add", [line, above], value)
+
+
+@handles(aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+def _upsample_nearest(d: Description, value: Tensor, x: Named, *rest: Any) -> Named | None:
+    """Repeat elements: where each goes is found with the numbers of the elements."""
+    target = {3: aten.upsample_nearest1d.vec, 4: aten.upsample_nearest2d.vec, 5: aten.upsample_nearest3d.vec}
+    numbers = torch.arange(x.value.numel(), dtype=torch.float64).reshape(x.value.shape)
+    return d.add_gather(x, target[x.value.dim()](numbers, *rest).long(), value)
+
+
+@handles(aten.hardsigmoid.default)
+def _hardsigmoid(d: Description, value: Tensor, x: Named) -> Named:
+    """min(max(x + 3, 0), 6) / 6."""
+    moved = d.one("Add", [x, 3.0], x.value + 3)
+    cut = d.one("Clip", [moved], moved.value.clamp(0, 6), min=0.0, max=6.0)
+    return d.one("Div", [cut, 6.0], value)
+
+
+@handles(aten.hardswish.default)
+def _hardswish(d: Description, value: Tensor, x: Named) -> Named:
+    return d.one("Mul", [x, _hardsigmoid(d, torch.nn.functional.hardsigmoid(x.value), x)], value)
+
+
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
 def _batch_norm(
     d: Description, value: Any, x: Named, weight: Any, bias: Any, mean: Tensor, variance: Tensor, *rest: Any
@@ -466,29 +699,30 @@ CELLS = {
 }
 
 
+class RecurrentArguments(NamedTuple):
+    """The arguments of aten's recurrent layers after the states, in their order."""
+
+    parameters: Sequence[Any]
+    biases: bool
+    layers: int
+    rate: float
+    training: bool
+    bidirectional: bool
+    batch_first: bool
+
+
 def _recurrent(
-    d: Description,
-    value: Any,
-    op: str,
-    order: list[int],
-    x: Any,
-    states: Any,
-    parameters: Sequence[Any],
-    biases: bool,
-    layers: int,
-    rate: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    d: Description, value: Any, op: str, order: list[int], x: Any, states: Any, given: RecurrentArguments
 ) -> Any:
     """One node for each layer of an LSTM, GRU or RNN; the last states are concatenated over the layers."""
+    parameters, biases, layers = given.parameters, given.biases, given.layers
     if (
         not isinstance(x, Named)
         or any(isinstance(s, Named) or bool(s.any()) for s in states)
-        or (training and rate)
+        or (given.training and given.rate)
     ):
         return None
-    many, each = 2 if bidirectional else 1, 4 if biases else 2
+    many, each = 2 if given.bidirectional else 1, 4 if biases else 2
     if len(parameters) != each * layers * many:
         return None  # LSTMs with projections are not supported
     hidden = parameters[1].shape[1]
@@ -497,7 +731,7 @@ def _recurrent(
         return weight.reshape(len(order), hidden, *weight.shape[1:])[order].reshape(weight.shape)
 
     frames, lasts = x, []
-    if batch_first:
+    if given.batch_first:
         frames = d.one("Transpose", [x], x.value.transpose(0, 1), perm=[1, 0, 2])
     for layer in range(layers):
         own = [
@@ -508,7 +742,7 @@ def _recurrent(
         b = torch.stack(
             [torch.cat(weights[2:]) if biases else w.new_zeros(2 * len(order) * hidden) for weights in own]
         )
-        options = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
+        options = {"hidden_size": hidden, "direction": "bidirectional" if given.bidirectional else "forward"}
         options |= {"linear_before_reset": 1} if op == "GRU" else {}
         names = d.put(op, [frames, w, r, b], outputs=3 if op == "LSTM" else 2, **options)
         shape = (frames.value.shape[0], 1, many * hidden)
@@ -517,7 +751,7 @@ def _recurrent(
         lasts.append(names[1:])
     outputs = (
         d.one("Transpose", [frames], value[0], perm=[1, 0, 2])
-        if batch_first
+        if given.batch_first
         else Named(frames.name, value[0])
     )
     ends = []
@@ -529,14 +763,14 @@ def _recurrent(
 
 @handles(aten.lstm.input)
 def _lstm(d: Description, value: Any, x: Any, states: Any, *rest: Any) -> Any:
-    return _recurrent(d, value, *CELLS[aten.lstm.input], x, states, *rest)
+    return _recurrent(d, value, *CELLS[aten.lstm.input], x, states, RecurrentArguments(*rest))
 
 
 @handles(aten.gru.input)
 def _gru(d: Description, value: Any, x: Any, state: Any, *rest: Any) -> Any:
-    return _recurrent(d, value, *CELLS[aten.gru.input], x, [state], *rest)
+    return _recurrent(d, value, *CELLS[aten.gru.input], x, [state], RecurrentArguments(*rest))
 
 
 @handles(aten.rnn_tanh.input)
 def _rnn(d: Description, value: Any, x: Any, state: Any, *rest: Any) -> Any:
-    return _recurrent(d, value, *CELLS[aten.rnn_tanh.input], x, [state], *rest)
+    return _recurrent(d, value, *CELLS[aten.rnn_tanh.input], x, [state], RecurrentArguments(*rest))

@@ -24,8 +24,8 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region
 from holdfast_check import Rejected
-from holdfast_check.functions import PiecewiseLinear, ProductFunction
-from holdfast_check.steps import FunctionStep, Program
+from holdfast_check.functions import ProductFunction
+from holdfast_check.steps import ElementFunction, FunctionStep, Program
 
 STEPS = 60  # Optimisation steps for the coefficients.
 Array = np.ndarray[Any, Any]
@@ -39,7 +39,7 @@ class Parabolas:
 
     def __init__(self, part: Problem, program: Program) -> None:
         self.part, self.program = part, program
-        self.bends: ParabolaCoefficients | None = None
+        self.coefficients: ParabolaCoefficients | None = None
         self.matched: dict[
             tuple[int, int], Array
         ] = {}  # (step, argument) -> the engine's element for each of its elements
@@ -95,10 +95,10 @@ class Parabolas:
         )
         best: tuple[float, dict[str, Array]] | None = None
         with time_limit.within(until):
-            for bends in every if self.matched else ():
-                self.bends = bends
+            for chosen in every if self.matched else ():
+                self.coefficients = chosen
                 for share in shares if best is None else shares[:-1]:
-                    arrays = self.arrays(region(share), bends)
+                    arrays = self.arrays(region(share), chosen)
                     if not time_limit.has_expired() and certainly_holds(holds, share, arrays):
                         best = share, arrays
                         break
@@ -106,9 +106,9 @@ class Parabolas:
                     break
         return best
 
-    def arrays(self, region: Region, bends: ParabolaCoefficients) -> dict[str, Array]:
+    def arrays(self, region: Region, coefficients: ParabolaCoefficients) -> dict[str, Array]:
         """Return the arrays `parabolas/K` of the coefficients over a region."""
-        found = quadratic_of(self.part).parabolas(region, bends)
+        found = quadratic_of(self.part).parabolas(region, coefficients)
         flat = np.concatenate([value[:, 0].cpu().numpy() for value in found.values()], 1).astype(np.float32)
         arrays: dict[str, Array] = {}
         for (place, argument), element in self.matched.items():
@@ -128,9 +128,7 @@ def certainly_holds(holds: Holds, share: float, arrays: Mapping[str, Array]) -> 
         return False
 
 
-def arguments(
-    program: Program, x: Array
-) -> Iterator[tuple[int, int, ProductFunction | PiecewiseLinear, Array]]:
+def arguments(program: Program, x: Array) -> Iterator[tuple[int, int, ElementFunction, Array]]:
     """Yield step, argument, activation function, and its pre-activations at these points, (points, n)."""
     known = program.values(x)
     for place, step in enumerate(program.steps):

@@ -16,7 +16,7 @@ import holdfast_check
 from holdfast import time_limit
 from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.certificates.claim import proved_margin, read_claim
+from holdfast.certificates.draft import ProofDraft
 from holdfast.certificates.input_splits import split_box
 from holdfast.certificates.matching import MatchedActivations
 from holdfast.certificates.parabolas import Parabolas, certainly_holds
@@ -24,7 +24,6 @@ from holdfast.certificates.relu_splits import split_by_relus
 from holdfast.certificates.trained_slopes import SLACK, search_trained_slopes
 from holdfast.problem import Problem
 from holdfast.region import Region
-from holdfast_check.steps import Program
 
 NEARLY = 0.99  # Fraction of a radius; the checker's rounding loses less than the rest (chosen by hand).
 SEARCHED = 7  # Bisection steps between an accepted and a rejected fraction of the radius (chosen by hand).
@@ -34,16 +33,9 @@ SCORE_SUBPROBLEMS = 200_000  # Subproblems of ReLU splits for a score (both chos
 SCORE_SHARES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2)
 
 
-def find_largest_score(
-    part: Problem,
-    header: dict[str, Any],
-    arrays: dict[str, Any],
-    program: Program,
-    known: float,
-    until: float,
-) -> float:
-    """Return a score that the checker proves, at most 1 % below `known`; put it into `header` and what the proof
-    needs into `arrays`. Rejected if there is none.
+def find_largest_score(part: Problem, draft: ProofDraft, known: float) -> float:
+    """Return a score that the checker proves, at most 1 % below `known`; put it and the arrays of its proof into
+    the draft. Rejected if there is none.
 
     Tried in this order: the checker's own slopes, quadratic models, then splits. A score of 0 (only the sign is
     claimed) is not made smaller.
@@ -51,115 +43,89 @@ def find_largest_score(
     size = max(abs(known), 1e-6)
 
     def margin_at(share: float, some: Mapping[str, Any]) -> float:
-        header["above"] = known if known == 0 else known - share * size
-        return proved_margin(header, {**arrays, **some}, program)
+        draft.header["above"] = known if known == 0 else known - share * size
+        return draft.proved_margin(some)
 
     for share in SCORE_SHARES:
         margin = margin_at(share, {})
         if margin > 0 or known == 0:
             break
     if not margin > 0:
-        found = Parabolas(part, program).largest(
+        found = Parabolas(part, draft.program).largest(
             (1e-6, 1e-3, 1e-2),
             lambda _: part.region,
             0.0,
             lambda share, some: margin_at(share, some) > 0,
-            until,
+            draft.until,
         )
         if found is not None:
-            arrays.update(found[1])
+            draft.arrays.update(found[1])
             margin = margin_at(found[0], {})
     if not margin > 0:
         margin_at(SCORE_SHARES[-1], {})
-        arrays |= _split(part, header, arrays, program, until)
-        margin = proved_margin(header, arrays, program)
+        draft.arrays.update(_split(part, draft))
+        margin = draft.proved_margin()
     if not margin > 0:
         raise holdfast_check.Rejected(f"the checker's bound is too low by {-margin:.4g}")
-    return float(header["above"])
+    return float(draft.header["above"])
 
 
-def _split(
-    part: Problem,
-    header: Mapping[str, Any],
-    arrays: Mapping[str, Any],
-    program: Program,
-    until: float,
-) -> dict[str, Any]:
+def _split(part: Problem, draft: ProofDraft) -> dict[str, Any]:
     """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
     inputs, else trained slopes and ReLU splits.
     """
-    match = MatchedActivations.of(part, program)
+    match = MatchedActivations.of(part, draft.program)
     if match is not None and isinstance(choose_branching(match.graph, part.region), ActivationSplit):
-        found = _search_checker_hints(match, part.region, header, arrays, program, until, SCORE_SUBPROBLEMS)
+        found = _search_checker_hints(match, part.region, draft, SCORE_SUBPROBLEMS)
         if found is not None:
             return found
         raise holdfast_check.Rejected(
             "neither trained linear bounds nor ReLU splits prove it in this time: give more --seconds"
         )
-    return {"tree": split_box(header, arrays, program, until)}
+    return {"tree": split_box(draft)}
 
 
 def _search_checker_hints(
-    match: MatchedActivations,
-    region: Region,
-    header: Mapping[str, Any],
-    arrays: Mapping[str, Any],
-    program: Program,
-    until: float,
-    parts: int,
+    match: MatchedActivations, region: Region, draft: ProofDraft, parts: int
 ) -> dict[str, Any] | None:
     """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate
     bounds, and ReLU splits with at most `parts` subproblems.
     """
-    claim = read_claim(header, arrays, program)
+    claim, program = draft.read_claim(), draft.program
     said = claim.matrix @ program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
     scale = max(float(np.abs(said).min()), 1e-9)
     planes = None
-    with time_limit.within(until):
+    with time_limit.within(draft.until):
         for planes in search_trained_slopes(
             match, region, claim.matrix, claim.offset - claim.above - SLACK * scale
         ):
-            if proved_margin(header, {**arrays, **planes.arrays}, program) > 0:
+            if draft.proved_margin(planes.arrays) > 0:
                 return planes.arrays
     if planes is None or not parts:
         return None
     try:
-        signs = split_by_relus(
-            match,
-            region,
-            read_claim(header, {**arrays, **planes.arrays}, program),
-            planes,
-            scale,
-            until,
-            parts,
-        )
+        claim = draft.read_claim(planes.arrays)
+        signs = split_by_relus(match, region, claim, planes, scale, draft.until, parts)
     except holdfast_check.Rejected:
         return None
     found = {**planes.arrays, **signs}
-    return found if proved_margin(header, {**arrays, **found}, program) > 0 else None
+    return found if draft.proved_margin(found) > 0 else None
 
 
-def find_largest_radius(
-    part: Problem,
-    header: dict[str, Any],
-    arrays: dict[str, Any],
-    program: Program,
-    known: float,
-    until: float,
-) -> float:
-    """Return the largest radius that the checker proves, and put what it needs into `arrays`.
+def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float:
+    """Return the largest radius that the checker proves, and put the arrays of its proof into the draft.
 
     Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
     quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
     """
-    match = MatchedActivations.of(part, program)
+    match, until = MatchedActivations.of(part, draft.program), draft.until
 
     def region(share: float) -> Region:
         return part.family.at(torch.full_like(part.family.radius.double(), known * share))
 
     def holds(share: float, some: Mapping[str, Any]) -> bool:
-        header["region"]["radius"] = known * share
-        return proved_margin(header, {**arrays, **some}, program) > 0
+        draft.header["region"]["radius"] = known * share
+        return draft.proved_margin(some) > 0
 
     def planes(share: float, parts: int) -> dict[str, Any] | None:
         """Return arrays that prove this fraction with trained slopes and at most `parts` ReLU subproblems, or
@@ -170,7 +136,7 @@ def find_largest_radius(
                 return {}
             if match is None or time.monotonic() > until:
                 return None
-            return _search_checker_hints(match, region(share), header, arrays, program, until, parts)
+            return _search_checker_hints(match, region(share), draft, parts)
         except holdfast_check.NoBounds:
             return None
 
@@ -180,12 +146,12 @@ def find_largest_radius(
     for share in (1 - 1e-3, NEARLY):
         found = planes(share, RADIUS_SUBPROBLEMS)
         if found is not None:
-            arrays.update(found)
+            draft.arrays.update(found)
             return known * share
-    parabolas = Parabolas(part, program)
+    parabolas = Parabolas(part, draft.program)
     largest = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), holds, until)
     if largest is not None:
-        arrays.update(largest[1])
+        draft.arrays.update(largest[1])
         return known * largest[0]
     low, high, best = 0.0, NEARLY, dict[str, Any]()
     for _ in range(SEARCHED):
@@ -193,8 +159,8 @@ def find_largest_radius(
             break
         middle = (low + high) / 2
         found = planes(middle, 0)
-        if found is None and parabolas.bends is not None:
-            models = parabolas.arrays(region(middle), parabolas.bends)
+        if found is None and parabolas.coefficients is not None:
+            models = parabolas.arrays(region(middle), parabolas.coefficients)
             found = models if certainly_holds(holds, middle, models) else None
         if found is None:
             high = middle
@@ -202,5 +168,5 @@ def find_largest_radius(
             low, best = middle, found
     if low == 0.0:
         raise holdfast_check.Rejected("linear bounds and quadratic models prove no fraction of it")
-    arrays.update(best)
+    draft.arrays.update(best)
     return known * low

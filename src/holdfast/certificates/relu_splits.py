@@ -67,7 +67,7 @@ class AcceptedLeaves:
     whole: StepBounds  # the checker's bounds over the whole region
     at: dict[str, Array]
     groups: list[int]  # the groups of the claim that are split
-    anew: bool
+    refine: bool
     least: float
     found: list[tuple[Array, Array, dict[int, Array]]] = field(default_factory=list)
 
@@ -99,7 +99,13 @@ class AcceptedLeaves:
             matrix, offset = self.claim.matrix[self.rows], self.claim.offset[self.rows]
             given = {**self.at, **{f"rows/{place}": array for place, array in slopes.items()}}
             least = margins(
-                self.whole, matrix, offset, paths, np.concatenate(times).astype(np.float64), given, self.anew
+                self.whole,
+                matrix,
+                offset,
+                paths,
+                np.concatenate(times).astype(np.float64),
+                given,
+                self.refine,
             )
         least = least - self.claim.above - self.least
         found = np.stack([least[:, self.group_of == place].max(1) for place in range(len(self.groups))], 1)
@@ -123,7 +129,7 @@ class AcceptedLeaves:
             "signs": smallest_integers(np.where(tree[:, None] < 0, -1, self.match.elements[tree])),
             "signs/groups": smallest_integers(np.array(self.groups)),
             "signs/multipliers": np.concatenate(times),
-            "signs/anew": np.array([self.anew], dtype=np.uint8),
+            "signs/anew": np.array([self.refine], dtype=np.uint8),
         }
         return arrays | {
             f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order])
@@ -255,7 +261,7 @@ def split_by_relus(
     at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
     leaves = AcceptedLeaves(match, claim, whole, at, groups, match.width <= FEW, SURE * scale)
     rule = _Judged(
-        refine=leaves.anew, leaves=leaves, passes=0
+        refine=leaves.refine, leaves=leaves, passes=0
     )  # The checker does not use intermediate bounds that were refined by splits.
     rows = max(len(claim.groups[group]) for group in groups)
     chosen = [

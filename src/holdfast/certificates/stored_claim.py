@@ -96,6 +96,7 @@ def _plain(asked: Request, goal: str) -> bool:
         asked.columns,
         asked.free,
         asked.substitutes,
+        asked.edits,
     )
     scored = (
         goal == "worst"

@@ -17,6 +17,7 @@ import torch
 
 import holdfast_check
 from holdfast.certificates.claim import pack_proof, request_header
+from holdfast.certificates.draft import ProofDraft
 from holdfast.certificates.model_file import model_for
 from holdfast.certificates.proof_search import find_largest_radius, find_largest_score
 from holdfast.errors import HoldfastError, UnsupportedLayer
@@ -24,6 +25,8 @@ from holdfast.files import new_file
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.result import RECOMPUTATION_TOLERANCE, Key, Record, has_proof, has_witness
+from holdfast.verification.specification import Forbidden
+from holdfast_check.claim_text import ClaimNames
 
 PROOF_SUFFIX = ".proof"
 WITNESS_SUFFIX = ".witness"
@@ -61,9 +64,19 @@ class Certificate:
 
 
 def iterate_certificates(
-    problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float
+    problem: Problem,
+    records: Mapping[Key, Record],
+    folder: Path,
+    source: Path | None,
+    until: float,
+    names: Mapping[Key, ClaimNames] | None = None,
 ) -> Iterator[Certificate]:
-    """Yield the certificates of one problem as they are made; `until` is a deadline of time.monotonic."""
+    """Yield the certificates of one problem as they are made.
+
+    Args:
+        until: a deadline of time.monotonic.
+        names: labels of inputs and outputs, by record.
+    """
     rows = [
         row
         for row, key in enumerate(problem.keys)
@@ -82,10 +95,15 @@ def iterate_certificates(
     for row in rows:
         record = records[problem.keys[row]]
         part = asked.take(torch.tensor([row], device=asked.region.centre.device))
-        for kind, wanted, make in (
-            ("proof", has_proof(record), _proof),
-            ("witness", has_witness(record), _witness),
-        ):
+        proves, shows = has_proof(record), has_witness(record)
+        if isinstance(
+            asked.property, Forbidden
+        ):  # The answer is a sign: unsat needs a proof, and sat a witness.
+            proves, shows = (
+                proves and record.oriented.lower.value > 0,
+                shows and record.oriented.upper.value <= 0,
+            )
+        for kind, wanted, make in (("proof", proves, _proof), ("witness", shows, _witness)):
             if wanted:
                 begun = time.monotonic()
                 ends = record.oriented
@@ -95,7 +113,8 @@ def iterate_certificates(
                 try:
                     if begun >= until:
                         raise holdfast_check.Rejected("no time was left for it: give more --seconds")
-                    made = make(part, record, opened, folder, blank, until)
+                    labels = (names or {}).get(record.key)
+                    made = make(part, record, opened, folder, blank, until, labels)
                 except (HoldfastError, holdfast_check.Rejected, OverflowError, MemoryError) as error:
                     made = replace(blank, reason=str(error))
                 yield replace(made, seconds=time.monotonic() - begun)
@@ -108,13 +127,15 @@ def _proof(
     folder: Path,
     blank: Certificate,
     until: float,
+    names: ClaimNames | None,
 ) -> Certificate:
-    header, arrays = request_header(part, record, opened, "proof")
+    header, arrays = request_header(part, record, opened, "proof", names)
+    draft = ProofDraft(header, arrays, opened.program, until)
     if part.bounds_radius:
         known = min(blank.known, float(part.family.limit()[0]))
         if not math.isfinite(known):
             raise UnsupportedLayer("the proved radius is infinite, and certificates need a finite region.")
-        value = find_largest_radius(part, header, arrays, opened.program, known, until)
+        value = find_largest_radius(part, draft, known)
         header["region"]["radius"] = value
         value = blank.known if value == known else value
     else:
@@ -122,7 +143,7 @@ def _proof(
             raise UnsupportedLayer("the proved bound is not finite.")
         only_sign = part.objective.scored and isinstance(part.property, Avoid)
         known = 0.0 if only_sign else blank.known
-        value = find_largest_score(part, header, arrays, opened.program, known, until)
+        value = find_largest_score(part, draft, known)
     told = _describe_value(blank.known, value) if part.bounds_radius else ""
     return _written(header, arrays, opened, folder, replace(blank, value=value, told=told), PROOF_SUFFIX)
 
@@ -145,11 +166,12 @@ def _witness(
     folder: Path,
     blank: Certificate,
     until: float,
+    names: ClaimNames | None,
 ) -> Certificate:
     """Write the counterexample with the region of its distance; the checker decides whether it shows the
     recorded value.
     """
-    header, arrays = request_header(part, record, opened, "witness")
+    header, arrays = request_header(part, record, opened, "witness", names)
     found = record.oriented.upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
         raise UnsupportedLayer("the record has no witness that is an input of this network.")

@@ -51,11 +51,29 @@ Arithmetic = Literal["real", "executed"]
 # The first radius tried, where a single frame changes, as a share of the radius at which the linearised score
 # would be zero. Linear bounds certify about this much there (chosen by hand; it only affects speed).
 FIRST_RADIUS_SHARE = 0.7
-# Long recurrent networks with more activations than this on a path try a first radius that is smaller in
-# proportion (chosen by hand; it only affects speed).
-DEPTH_OF_FULL_SHARE = 6
+# Long recurrent networks with more activations than this behind the first frame that moves try a first radius
+# that is smaller in proportion (tuned on cert-rnn's practice images; it only affects speed).
+DEPTH_OF_FULL_SHARE = 1.2
+# Where a share s of the score is lost to relaxations, a radius that is larger by this number over s is often not
+# certified any more (tuned on the same images).
+DISTANCE_TO_SUDDEN_LOSS = 0.02
+# Relative accuracy of the radius there: every pass takes long (chosen by hand).
+CLOSE_OF_LONG_NETWORKS = 0.01
+# A score below this share of the one at the input itself is about to be lost (tuned on the same images).
+SCORE_NEAR_SUDDEN_LOSS = 0.2
+GROWTH = 1.5  # The factor between the first two radii of such networks (chosen by hand).
+# Where less than this share of the score is lost, the next radius is larger by this factor: the first radius may be far
+# too small, as where all words of a text move (chosen by hand).
+LITTLE_LOSS, GROWTH_AT_LITTLE_LOSS = 0.005, 4.0
+# The share of the predicted distance that a radius stays below the predicted zero (chosen by hand).
+NEAR_SUDDEN_LOSS = 0.1
 # Largest number of float64 values in all nodes while the centres are evaluated (128 MiB; chosen by hand).
 MAX_VALUES_OF_POINTS = 2**24
+# What a record says of an input of which nothing is proved for lack of time.
+NO_PASS_ENDED = (
+    "the time ended before the first linear bounds were complete, so nothing is proved; `holdfast "
+    "inspect --seconds` measures how long they take"
+)
 SEARCH_STATE_KEY = "where Certify is"  # The name of the extra of a record that holds the state of the search.
 
 
@@ -117,12 +135,13 @@ class RadiusSearch:
     slow: Tensor  # number of rounds in which the interval hardly became shorter
     round: Tensor
     known: KnownBounds  # intermediate bounds at radii that were not certified
+    before: Tensor  # the radius certified before `low`; NaN if there is none
+    before_score: Tensor
 
     def resumable_state(self) -> Tensor:
-        """Return (batch, 6): everything that cannot be computed again."""
-        return torch.stack(
-            [self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1
-        )
+        """Return (batch, 8): everything that cannot be computed again."""
+        kept = self.low, self.high, self.low_score, self.high_score, self.slow, self.round
+        return torch.stack([*kept, self.before, self.before_score], dim=1)
 
 
 @dataclass(frozen=True)
@@ -171,7 +190,9 @@ class Certify(Method[RadiusSearch]):
     def start(self, problem: Problem, seed: int) -> RadiusSearch:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         if not problem.bounds_radius:
-            return RadiusSearch(none, none, none, none, none, none, none, none, KnownBounds(none, {}))
+            return RadiusSearch(
+                none, none, none, none, none, none, none, none, KnownBounds(none, {}), none, none
+            )
         linear = linearised_radius(problem)
         first = _score_at_centre(problem.tile_radii(none[None]), self.arithmetic)
         # A linear score seldom decreases more slowly further out (see `_widen`); a probability may.
@@ -190,6 +211,8 @@ class Certify(Method[RadiusSearch]):
             none,
             none,
             KnownBounds(none - torch.inf, {}),
+            torch.full_like(none, torch.nan),
+            torch.full_like(none, torch.nan),
         )
 
     def resume_state(
@@ -198,7 +221,10 @@ class Certify(Method[RadiusSearch]):
         """Restore the search row by row, so that a resumed run tries the same radii as an undisturbed one."""
         if SEARCH_STATE_KEY not in aside:
             return state
-        low, high, low_score, high_score, slow, turn = aside[SEARCH_STATE_KEY].to(state.low).unbind(1)
+        stored = aside[SEARCH_STATE_KEY].to(state.low)
+        # Records of earlier versions hold six columns.
+        stored = torch.nn.functional.pad(stored, (0, 8 - stored.shape[1]), value=torch.nan)
+        low, high, low_score, high_score, slow, turn, before, before_score = stored.unbind(1)
         pairs = {
             "low": low,
             "high": high,
@@ -206,6 +232,8 @@ class Certify(Method[RadiusSearch]):
             "high_score": high_score,
             "slow": slow,
             "round": turn,
+            "before": before,
+            "before_score": before_score,
         }
         kept = {name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()}
         return replace(state, **kept)  # type: ignore[arg-type]
@@ -233,10 +261,18 @@ class Certify(Method[RadiusSearch]):
             )
         state = _widen(problem.family, state)
         first = state.linear * _first_radius_share(problem)
-        radius = _next_radius(problem.family, state, first, self.close)
+        long, close = _loses_bounds_suddenly(problem), self.close
+        if long:
+            close = max(close, CLOSE_OF_LONG_NETWORKS)
+            radius = _next_radius_of_long_network(state, first, close)
+        else:
+            radius = _next_radius(problem.family, state, first, close)
         radius = torch.minimum(radius, problem.family.limit())
         score = torch.full_like(radius, torch.nan)
-        near = (_prospective_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
+        end = state.high if long else _prospective_end(state)
+        near = (end <= state.low * (1 + close)) | (state.round >= self.rounds)
+        if long:
+            near |= (state.low > 0) & (state.low_score < SCORE_NEAR_SUDDEN_LOSS * state.first)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
         if len(open_):
             asked = problem.take(open_)
@@ -252,12 +288,17 @@ class Certify(Method[RadiusSearch]):
         search = _narrow(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
         return None if done else search, replace(
-            self._claims(problem, search.low), aside={SEARCH_STATE_KEY: search.resumable_state()}
+            self._claims(problem, search.low),
+            aside={SEARCH_STATE_KEY: search.resumable_state()},
+            fallback=self.explain_interruption(search) if time_limit.has_expired() else "",
         )
+
+    def explain_interruption(self, state: RadiusSearch) -> str:
+        return "" if bool((state.low > 0).any()) else NO_PASS_ENDED
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
-            forms = describe_forms(graph_of(problem))
+            forms = describe_forms(graph_of(problem), _unit_region(problem))
             settings = {"intermediate_bounds": forms} if forms else {}
             return Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings)
         return Claims(proved=proved, assumptions=AS_EXECUTED, checks=CHECKS, dtype=str(problem.network.dtype))
@@ -354,11 +395,72 @@ def _first_radius_share(problem: Problem) -> Tensor | float:
 
     For perturbations of the merge input the share is that of about a dozen frames.
     """
-    frames, plan = problem.family.count_moving_frames(), plan_forms(graph_of(problem))
-    share = FIRST_RADIUS_SHARE
-    if plan is not None and not plan.walks:
-        share *= min(1.0, DEPTH_OF_FULL_SHARE / plan.depth)
+    frames = problem.family.count_moving_frames()
+    plan = plan_forms(graph_of(problem))
+    share: Tensor | float = FIRST_RADIUS_SHARE
+    if plan is not None and _loses_bounds_suddenly(problem):
+        lower, upper = problem.family.at(torch.ones_like(problem.family.radius)).enclosing_box()
+        moves = problem.region.flatten(lower < upper)
+        depth = torch.where(moves, plan.depth_of_inputs.to(moves.device), 0).amax(1).clamp_min(1)
+        share = FIRST_RADIUS_SHARE * (DEPTH_OF_FULL_SHARE / depth).clamp_max(1.0)
     return share / (3.5 if frames is None else frames.clamp_min(1).sqrt())
+
+
+def _loses_bounds_suddenly(problem: Problem) -> bool:
+    """Whether affine forms alone bound the network: over many steps their errors multiply, so that the bound
+    of the score hardly changes up to some radius and is lost a little further out.
+    """
+    plan = None if problem.family.counted else plan_forms(graph_of(problem), _unit_region(problem))
+    return plan is not None and not plan.walks
+
+
+def _unit_region(problem: Problem) -> Region:
+    """The perturbation set with radius 1: the same inputs vary for every positive radius. A score has one region."""
+    if not problem.bounds_radius:
+        return problem.region
+    return problem.family.at(torch.ones_like(problem.family.radius))
+
+
+def _next_radius_of_long_network(state: RadiusSearch, first: Tensor, close: float) -> Tensor:
+    """Return the radius to try next where the bound is lost suddenly, (batch,); `first` before any other.
+
+    Scores beyond that radius say nothing. From two certified radii the next one is predicted
+    (`_zero_of_sudden_loss`); before, radii grow by a factor, or shrink after a failure.
+    """
+    low, high = state.low, state.high
+    failed = state.high_score.isfinite()
+    lost = (state.first * (1 - low / state.linear) - state.low_score).clamp_min(0)
+    little = lost < LITTLE_LOSS * state.first
+    growth = torch.where(little, GROWTH_AT_LITTLE_LOSS, GROWTH)
+    zero = _zero_of_sudden_loss(state)
+    # Slightly below: a certified radius is worth more than one that fails.
+    found = low + (zero - low) * (1 - NEAR_SUDDEN_LOSS) - close / 10 * low
+    most = torch.where(little, GROWTH_AT_LITTLE_LOSS, 2.0) * low
+    found = torch.where(found.isfinite() & (found > low), torch.minimum(found, most), growth * low)
+    found = torch.minimum(found, low * (1 + DISTANCE_TO_SUDDEN_LOSS * state.first / lost))
+    middle = low / 2 + high / 2
+    found = torch.where(failed & ~(found < middle), middle, torch.where(found > low, found, growth * low))
+    found = torch.where(low > 0, torch.minimum(found, high), high / 3)
+    return torch.where(state.round > 0, found, torch.where(first > low, first, middle))
+
+
+def _zero_of_sudden_loss(state: RadiusSearch) -> Tensor:
+    """Return the zero of first (1 - r / linear) - b r^2 / (1 - r / end), with b and `end` from the scores at two
+    certified radii; NaN or infinite where they do not fit.
+    """
+    lost = [
+        (state.first * (1 - r / state.linear) - score) / r.square()
+        for r, score in ((state.before, state.before_score), (state.low, state.low_score))
+    ]
+    # lost = b / (1 - r / end): 1 / end, which is negative where the loss does not accelerate.
+    inverse = (lost[1] - lost[0]) / (lost[1] * state.low - lost[0] * state.before)
+    inverse = inverse.clamp_min(0)
+    b = lost[1] * (1 - state.low * inverse)
+    # b r^2 = first (1 - r / linear) (1 - r inverse)
+    square = state.first * inverse / state.linear - b
+    slope = -state.first * (1 / state.linear + inverse)
+    root = (slope.square() - 4 * square * state.first).sqrt()
+    return 2 * state.first / (root - slope)
 
 
 def _is_usable(state: RadiusSearch) -> Tensor:
@@ -405,6 +507,9 @@ def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) ->
     proved = score.isfinite() & (score > 0)
     failed = ~proved & ~late & (radius < state.high)
     proved &= radius >= state.low
+    known = proved & state.low_score.isfinite() & (state.low > 0) & (radius > state.low)
+    before = torch.where(known, state.low, state.before)
+    before_score = torch.where(known, state.low_score, state.before_score)
     low, low_score = torch.where(proved, radius, state.low), torch.where(proved, score, state.low_score)
     high, high_score = torch.where(failed, radius, state.high), torch.where(failed, score, state.high_score)
     closer = (high / low).log() < (state.high / state.low).log() / 2
@@ -417,6 +522,8 @@ def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) ->
         high_score=high_score,
         slow=slow,
         round=state.round + ~late,
+        before=before,
+        before_score=before_score,
     )
 
 
@@ -435,7 +542,7 @@ def _score_with_bounds(
     Returns also the intermediate bounds found, for rows with a score that is not NaN.
     """
     graph = graph_of(problem, executed=arithmetic == "executed")
-    plan = plan_forms(graph) if arithmetic == "real" else None
+    plan = plan_forms(graph, problem.region) if arithmetic == "real" else None
     assert isinstance(problem.property, BoundedProperty)
     score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
     ends = {

@@ -6,6 +6,8 @@ substitutes. If the network was queried at every sentence of S(k) and kept its c
 the network as executed.
 
 Assumption: the network answers a sentence the same way every time (`network.statefulness`).
+
+Reference: none; every sentence is queried.
 """
 
 import itertools
@@ -31,7 +33,7 @@ ASSUMPTIONS = ("every allowed sentence was queried, in the network's own arithme
 # take at most this many multiply-adds. Chosen by hand: tens of CPU-seconds on one core, in which linear bounds
 # of a single sentence of a transformer with two layers, 32 wide, were not finished.
 FIRST_PRODUCTS = 2**38
-# A sentence counts at least as so many multiply-adds: writing it down takes as long (chosen by hand).
+# A sentence counts as at least this number of multiply-adds: writing it down takes as long (chosen by hand).
 LEAST_PRODUCTS = 2**18
 # Sentences of one step, after which other methods and the budget have their turn; a step holds at least one input
 # (chosen by hand).
@@ -48,7 +50,7 @@ class EnumerationState:
     open: Tensor  # (batch,) bool: the rows that kept their class so far and have more sentences
     waiting: tuple[int, ...]  # the rows whose sentences with `count` replaced words come next, fewest first
     sentences: int  # the number of all sentences with `count` replaced words of the rows that are open
-    first_sentences: int  # up to so many of them are queried before all other methods
+    first_sentences: int  # at most this number is queried before all other methods
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ class Smoothing(Method[ClassCounts]):
         return SmoothingSettings(self.sigma, self.samples, self.confidence)
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.region, Ball) or problem.region.p != 2:
+        if not isinstance(problem.region, Ball) or problem.region.norm != 2:
             return "smoothing speaks of the radius of Euclidean balls only: norm=2, all features free"
         return None
 

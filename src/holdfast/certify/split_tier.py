@@ -15,6 +15,8 @@ when no attempt is worthwhile any more.
 
 References: S. Wang et al., Beta-CROWN, 2021 (splits by the sign of ReLUs); Z. Shi et al., Neural network
 verification with branch-and-bound for general nonlinearities (GenBaB), 2024 (splits of ranges).
+
+Assumption: those of the bounds that are used over subproblems (`crown`, `multipliers`, `smooth_split`).
 """
 
 import math
@@ -326,18 +328,18 @@ class Split(Method[SplitState]):
         return PolytopeQuestion(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
 
 
-def _splitting_rule(problem: Problem, bends: ParabolaCoefficients) -> Branching[Any] | str:
+def _splitting_rule(problem: Problem, coefficients: ParabolaCoefficients) -> Branching[Any] | str:
     """Return the splitting rule, or why nothing can be split."""
     region, graph = problem.region, graph_of(problem)
     if problem.bounds_radius:
         if not region.has_slope:
             return f"nothing is split, since the radius of {type(region).__name__} counts changes"
         region = problem.family.at(1.0)  # At radius 0, where searches begin, nothing can change.
-    found = choose_branching(graph, region, models=bool(bends))
+    found = choose_branching(graph, region, models=bool(coefficients))
     if isinstance(found, InputSplit):
-        return _InputBoxes(problem, bends)
+        return _InputBoxes(problem, coefficients)
     if isinstance(found, NonlinearSplit):
-        return replace(found, view=quadratic_of(problem), bends=bends)
+        return replace(found, view=quadratic_of(problem), coefficients=coefficients)
     assert isinstance(found, ActivationSplit)
     # An attempt at a radius is one of many, so it does not spend time on refining its own intermediate
     # bounds.
@@ -356,7 +358,7 @@ class _InputBoxes(Halving[PolytopeQuestion, InputBoxParts], Branching[InputBoxPa
     """
 
     problem: Problem
-    bends: ParabolaCoefficients  # coefficients of the quadratic models; empty if there are none
+    coefficients: ParabolaCoefficients  # coefficients of the quadratic models; empty if there are none
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> InputBoxParts:
         lower, upper = region.enclosing_box()
@@ -400,11 +402,11 @@ class _InputBoxes(Halving[PolytopeQuestion, InputBoxParts], Branching[InputBoxPa
         *shape).
         """
         matrix, offset = (part[parts.task, :, 0] for part in (question.rules.matrix, question.rules.offset))
-        if not self.bends:
+        if not self.coefficients:
             return _bound_by_linear_bounds(question.graph, matrix, offset, parts)
         return _bound_by_quadratic_models(
             self.problem,
-            {key: value[:, parts.task] for key, value in self.bends.items()},
+            {key: value[:, parts.task] for key, value in self.coefficients.items()},
             matrix,
             offset,
             parts,
@@ -412,18 +414,18 @@ class _InputBoxes(Halving[PolytopeQuestion, InputBoxParts], Branching[InputBoxPa
 
 
 def _bound_by_quadratic_models(
-    problem: Problem, bends: ParabolaCoefficients, matrix: Tensor, offset: Tensor, parts: InputBoxParts
+    problem: Problem, coefficients: ParabolaCoefficients, matrix: Tensor, offset: Tensor, parts: InputBoxParts
 ) -> tuple[Tensor, Tensor, Tensor]:
     view = quadratic_of(problem)
     low, high = parts.lower.clone().requires_grad_(), parts.upper.clone().requires_grad_()
     with torch.enable_grad():
-        first = view.least(Box.between(low, high), matrix, offset, bends).amin(1)
+        first = view.least(Box.between(low, high), matrix, offset, coefficients).amin(1)
         falls, rises = torch.autograd.grad(first.sum(), [low, high])
     # To first order, the worse half gains half the width times the smaller of the two slopes.
     gain = torch.minimum(falls, -rises) * (parts.upper - parts.lower) / 2
     proved = first.detach() > 0
     if bool(proved.any()):
-        sure = {key: value[:, proved].double() for key, value in bends.items()}
+        sure = {key: value[:, proved].double() for key, value in coefficients.items()}
         region = Box.between(parts.lower[proved], parts.upper[proved])
         proved = proved.masked_scatter(
             proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1))

@@ -29,7 +29,7 @@ from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.bounding.pass_cost import least_pass_seconds
 from holdfast.bounding.quadratic_models import ParabolaCoefficients
-from holdfast.certify.certify import Certify, RadiusSearch
+from holdfast.certify.certify import NO_PASS_ENDED, Certify, RadiusSearch
 from holdfast.certify.joint_relaxation import JointRelaxation
 from holdfast.certify.phase import Phase, PhaseStep
 from holdfast.certify.quadratic_training import (
@@ -190,6 +190,10 @@ class Tighten(Method[TightState]):
         claims = found.claims or Claims(proved=found.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         obstacle = self._obstacle(problem, state, after, finished=found.finished)
         return after, replace(claims, obstacle=obstacle, fallback="; ".join(notes))
+
+    def explain_interruption(self, state: TightState) -> str:
+        nothing = bool(((state.low == 0) | (state.low == -torch.inf)).all())
+        return NO_PASS_ENDED if nothing and isinstance(state.phase, ClosedFormBounds) else ""
 
     def begin_next_phase(self, problem: Problem, state: TightState) -> TightState:
         """Return the state at the beginning of the phase that follows the current one, whether or not that is

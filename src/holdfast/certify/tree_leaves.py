@@ -11,6 +11,8 @@ same point, so for more than one tree the true radius may be larger.
 
 Assumptions: inputs are float64 numbers, and the sum over the leaves is what the model computes, up to the
 rounding of its own sum; this is checked at the inputs and at points around them.
+
+Reference: Chen et al., "Robustness verification of tree-based models" (2019).
 """
 
 from dataclasses import dataclass

@@ -105,11 +105,14 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
         constants=options.get("constants") or [],
         black_box=bool(options.get("black_box")),
         output=options.get("output"),
+        inputs=options.get("inputs"),
     )  # A file is read as data, never as code.
     if name.endswith(EXPORTED):
         own = combine_hashes(of_file(path), of_output(read.output))
     else:
-        own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
+        own = (
+            load_network(read).fingerprint if read.constants or read.output or read.inputs else of_onnx(path)
+        )
     if own != question.model.fingerprint:
         raise StoreError(
             f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. "

@@ -5,12 +5,20 @@ pipe. A command with more than FEW_OPTIONS options explains only its main option
 lists the others by topic; --help-all explains all of them.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from holdfast.cli import usage_hints
+
+# The base of all errors about a command line: of the click that typer contains, or of the one that it needs.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+EXTRA = re.compile(r"unexpected extra arguments? *\(?s?\)? *\((.*)\)$")
+
 
 WIDTH = 80  # Columns of every help page: the usual width of a terminal and of a page of text.
 FEW_OPTIONS = 16  # A command with at most this many options explains all of them in --help (fits one screen).
@@ -45,7 +53,7 @@ PAPERS = (
     ("CROWN", "radius --tier fast; alpha-CROWN and branch and bound: --tier tight, --tier split"),
     ("DeepTRE, L0-TRE", "radius --norm 0 (exact); --norm 0 --mode grid (subspace sensitivity)"),
     ("global robustness", "radius: the mean over all inputs; pointwise robustness: each input"),
-    ("DeepQuant", "risk: Lipschitz metric Q (--epsilon, --property), TP-MADS (--methods mesh)"),
+    ("DeepQuant", "risk: Lipschitz metric Q (--margin, --property), TP-MADS (--methods mesh)"),
     ("MARBLE", "monitor fit --mode marble, score (0-step; --k for k-step), export --prism"),
     ("PGD, CLEVER", "radius --methods pgd, --methods clever"),
     ("Cohen et al.", "smoothing (randomised smoothing)"),
@@ -66,12 +74,16 @@ class PlainHelpCommand(TyperCommand):
     """A command whose help, and whose refusal of a missing option, are written here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Say of a missing option what it is, after its name."""
+        """Say of a missing option what it is, after its name, and of an unknown one what is meant."""
+        given = list(args)
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             if not error.message:  # Only a missing option or argument comes without a reason.
                 error.message = _describe_missing(error.param)
+            raise
+        except USAGE_ERROR as error:
+            _explain(error, given, self, ctx)
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -84,12 +96,31 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(group_help(self, ctx))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Say of an unknown command which one is meant."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            names = self.list_commands(ctx)
+            ctx.fail(f"No such command {args[0]!r}. {usage_hints.hint_for_command(args[0], names)}")
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Show the help page of a group that is given without a command."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             print(group_help(self, ctx), end="")
             ctx.exit()
         return super().parse_args(ctx, args)
+
+
+def _explain(error: Any, given: Sequence[str], command: Any, context: Any) -> None:
+    """Add to an error about a command line what is probably meant."""
+    hint = ""
+    if hasattr(error, "possibilities"):  # an unknown option
+        hint = usage_hints.hint_for_option(error.option_name, command, context)
+        error.possibilities = None
+    elif found := EXTRA.search(error.message):
+        hint = usage_hints.hint_for_words(found[1].split(), given)
+    if hint:
+        error.message = f"{error.message.rstrip('.')}. {hint}"
 
 
 def _describe_missing(one: Any) -> str:

@@ -4,6 +4,7 @@ import math
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,15 +17,20 @@ from holdfast.cli.views.output import line
 from holdfast.commands.built import Built
 from holdfast.commands.check import build_again, stored_rows
 from holdfast.commands.command import Command
+from holdfast.commands.verify import Instances
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
+from holdfast.formatting import format_percent
 from holdfast.result import Key, Record, has_proof, has_witness
 from holdfast.store import Store
+from holdfast_check.claim_text import ClaimNames
 
 ABLE = "radius", "worst", "verify", "reach"  # Commands whose results can have certificates.
 SOME_WITHOUT_CERTIFICATE = 3  # Exit code: some claims have no certificate.
 PROOFS = "proofs"  # Default folder of certificates, in the folder of the run.
-FEW = 5  # Claims without a certificate that are printed one by one at the end of a run.
+FEW = (
+    5  # Claims without a certificate that are printed one by one at the end of a run; others by their reason.
+)
 
 
 def prove(
@@ -109,8 +115,7 @@ def certify_finished_run(
         HoldfastError
     ) as error:  # For example an unreadable file of a list, whose instance has no result either.
         line(console, "certificates", str(error), warns=True)
-    for one in [one for one in made if one.file is None][:FEW]:
-        _show(one, console)
+    _show_refused([one for one in made if one.file is None], console)
     _close(made, out, console)
 
 
@@ -141,19 +146,24 @@ def _of(
     for problem in part.problems:
         for some, records in stored_rows(store, problem, wanted):
             rows = some.to(problem.region.centre.device)
+            names = _names_of(store, [record.key for record in records])
             yield from iterate_certificates(
-                problem.take(rows), {record.key: record for record in records}, out, model, until
+                problem.take(rows), {record.key: record for record in records}, out, model, until, names
             )
+
+
+def _names_of(store: Store, keys: Sequence[Key]) -> dict[Key, ClaimNames]:
+    """The labels of inputs and outputs that the run stored."""
+    return {
+        key: ClaimNames.from_json(body["names"] or None, int(body["inputs"]), int(body["outputs"]))
+        for key, body in store.claims(keys).items()
+    }
 
 
 def _file_of(part: Built) -> Path | None:
     """The .onnx file of the network, if it was read from one without preprocessing."""
     asked = part.extra
-    named = (
-        asked.last[0]
-        if getattr(asked, "last", None)
-        else getattr(getattr(part.question.model, "prepared", None), "model", None)
-    )
+    named = asked.model_file if isinstance(asked, Instances) else None
     path = Path(str(named or part.question.options.get("network", {}).get("model", "")))
     return path if path.name.endswith((".onnx", ".onnx.gz")) and path.is_file() else None
 
@@ -170,14 +180,27 @@ def _show(one: Certificate, console: Console) -> None:
     console.print(Text.assemble((head, "bold"), ("written", "green"), f", {told}"), soft_wrap=True)
 
 
+def _show_refused(refused: Sequence[Certificate], console: Console) -> None:
+    """Print the reason of each claim without a certificate; of more than FEW, the others counted by reason."""
+    for one in refused[:FEW]:
+        _show(one, console)
+    for reason, count in Counter(one.reason for one in refused[FEW:]).items():
+        what = "claim" if count == 1 else "claims"
+        line(console, f"{count} more {what}", f"no certificate, {printable(reason)}", warns=True)
+
+
 def _close(made: Sequence[Certificate], out: Path, console: Console) -> bool:
     """Print the number of certificates and the command that checks them; whether every claim has one."""
     written = [one for one in made if one.file is not None]
     models = {str(one.model): set[str]() for one in written}
     for one in written:
         models[str(one.model)].add(f"{out}/*.{one.kind}")
+    share = f" ({format_percent(len(written) / len(made))})" if made else ""
     line(
-        console, "written", f"{len(written)} of {len(made)} claims into {out}", warns=len(written) < len(made)
+        console,
+        "written",
+        f"{len(written)} of {len(made)} claims into {out}{share}",
+        warns=len(written) < len(made),
     )
     for model, files in sorted(models.items()):
         line(console, "check them", f"holdfast-check {model} {' '.join(sorted(files))}")

@@ -28,6 +28,7 @@ from holdfast.commands.built import Built, check_same_question, keep_predictions
 from holdfast.commands.command import RUNNING_OPTIONS, Command, command_of
 from holdfast.commands.options import ModelOptions, Running, TableRunning
 from holdfast.commands.parse import bytes_option, check_order
+from holdfast.commands.stored_claims import check_given_names, keep_claims
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import Executor, InProcess, Local, Task, TaskResult, Worker
 from holdfast.execution.asking import NotAnswered, query_in_subprocess
@@ -153,7 +154,7 @@ def _built(command: Command, running: Running) -> Built:
     with time_limit.within(
         math.inf if seconds is None else time.monotonic() + seconds + time_limit.PREPARATION
     ):
-        ready = time_limit.interrupt_late(command.build, None)
+        ready = time_limit.interrupt_late(lambda: _build_command(command), None)
     if ready is None:
         raise BadInput(
             "reading the model and the data and evaluating the model were not complete "
@@ -183,6 +184,13 @@ def _built(command: Command, running: Running) -> Built:
     if built.problems and not asked:
         raise BadInput(f"--shard {running.shard}: there are fewer inputs than parts, so this one is empty.")
     return replace(built, problems=asked)
+
+
+def _build_command(command: Command) -> Built:
+    """The command with everything read and checked, its names of inputs and outputs included."""
+    built = command.build()
+    check_given_names(built, getattr(command, "names", None))
+    return built
 
 
 def part_of(text: str | None) -> tuple[int, int]:
@@ -307,6 +315,8 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
                 keep_predictions(store, built)
             if not interrupted:
                 with time_limit.within(until):
+                    if hasattr(command, "names") and built.problems:
+                        keep_claims(store, built, command.names)
                     command.finish(store, built)
                     view_of(command).write_files(command, store, built)
         except NotAnswered as error:

@@ -56,7 +56,7 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
             before = _asked_once(net, problem.region.centre[rows])
             after = before.clone()
             if found:
-                after[[key in found for key in keys]] = net(_points(net, list(found.values())))
+                after[[key in found for key in keys]] = _answers_at(problem, list(found.values()))
             if isinstance(problem.property, Band | Labels) or before.shape[1] == 1:
                 shown = _moved_most(before, after)
                 told, moved = (_outputs(z, shown) for z in (before, after))
@@ -72,6 +72,15 @@ def _asked_once(net: Network, x: Tensor) -> Tensor:
     """The outputs at the inputs, each distinct input evaluated once."""
     distinct, place = x.unique(dim=0, return_inverse=True)
     return net(distinct)[place] if len(distinct) < len(x) else net(x)
+
+
+def _answers_at(problem: Problem, witnesses: list[Tensor]) -> Tensor:
+    """The outputs at counterexamples as they are stored; edited texts have different lengths."""
+    if not problem.region.changes_length:
+        return problem.network(_points(problem.network, witnesses))
+    points = [problem.region.from_data(witness) for witness in witnesses]
+    rows = torch.stack([point for point in points if point is not None])
+    return problem.answers_to_texts(problem.region.texts_read(rows)).to(problem.network.dtype)
 
 
 def _points(net: Network, witnesses: list[Tensor]) -> Tensor:

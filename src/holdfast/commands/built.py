@@ -10,6 +10,7 @@ import torch
 from holdfast.commands.command import Command
 from holdfast.errors import BadInput, StoreError
 from holdfast.execution.task import Outputs
+from holdfast.formatting import suggest
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.model_identity import NAME_IT
@@ -93,6 +94,7 @@ def check_same_question(now: Question, begun: Question) -> None:
         ("tokenizer", "is", now.model.tokenizer, begun.model.tokenizer),
         ("data", "are", now.data.fingerprint, begun.data.fingerprint),
         ("substitutes", "are", now.asked.substitutes, begun.asked.substitutes),
+        ("edits", "are", now.asked.edits, begun.asked.edits),
         ("specification", "is", now.asked.specification, begun.asked.specification),
         ("question", "is", now.fingerprint, begun.fingerprint),
     )
@@ -115,7 +117,9 @@ def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
     names = [name.strip().lower() for name in text.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise BadInput(f"method {unknown[0]!r} is unknown; there are {', '.join(known)}.")
+        raise BadInput(
+            f"method {unknown[0]!r} is unknown; there are {', '.join(known)}.{suggest(unknown[0], list(known))}"
+        )
     methods = [known[name]() for name in dict.fromkeys(names)]
     reasons = {method.name: [method.unfit(problem) for problem in problems] for method in methods}
     if problems and all(all(found) for found in reasons.values()):

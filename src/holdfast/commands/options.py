@@ -119,7 +119,7 @@ Methods = Annotated[
 Property = Annotated[str, request_option("property")]
 RadiusOption = Annotated[float | None, request_option("radius")]
 Norm = Annotated[str, request_option("norm")]
-Epsilon = Annotated[float, request_option("epsilon")]
+Epsilon = Annotated[float, request_option("epsilon", "--margin")]
 Targets = Annotated[str | None, request_option("targets")]
 PatchOption = Annotated[str | None, request_option("patch")]
 Shares = Annotated[str | None, request_option("shares")]
@@ -171,6 +171,15 @@ Certificates = Annotated[
         help="When the search ends, write certificates for holdfast-check to the folder proofs of the run, "
         "in the "
         "time that is left. 'holdfast prove' does the same later.",
+    ),
+]
+Names = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=RESULTS,
+        help="A .csv file with names and units of inputs and outputs, for claims in words: variable,name,unit,"
+        "scale,shift, as in X_0,speed,m/s,30,0.",
     ),
 ]
 Gap = Annotated[
@@ -358,12 +367,21 @@ class ModelOptions:
         bool,
         _of_model("--unbatched", metavar="", help="The .onnx file takes one input without a batch axis."),
     ] = False
+    inputs: Annotated[
+        str | None,
+        _of_model(
+            "--inputs",
+            metavar="NAMES",
+            help="Several inputs that are perturbed together: state,goal for an .onnx file, state=8,image=3x32x32 "
+            "for a module. --data is a .npz file with an array for each.",
+        ),
+    ] = None
     constants: Annotated[
         list[str],
         _of_model(
             "--constant",
             metavar="NAME=VALUE",
-            help="Fixed value of another input of the .onnx file: sr=16000, goal=0.5,-1 or goal=goal.npy; "
+            help="Fixed value of another input of the model: sr=16000, goal=0.5,-1 or goal=goal.npy; "
             "may be "
             "repeated.",
         ),

@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.errors import BadInput
+from holdfast.formatting import suggest
 
 if TYPE_CHECKING:
     from holdfast.property import Rule
@@ -142,7 +143,9 @@ def bytes_option(text: str | None) -> int | None:
 def one_of(text: str, what: str, words: Any) -> Any:
     """The text if it is one of the words of a Literal; else BadInput, before the model is read."""
     if text not in get_args(words):
-        raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(get_args(words))}.")
+        raise BadInput(
+            f"{what} {text!r} is unknown; there are {', '.join(get_args(words))}.{suggest(text, get_args(words))}"
+        )
     return text
 
 

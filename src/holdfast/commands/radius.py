@@ -20,6 +20,7 @@ from holdfast.commands.options import (
     Limit,
     Methods,
     ModelOptions,
+    Names,
     Outputs,
     Queries,
     Scale,
@@ -42,7 +43,6 @@ from holdfast.commands.parse import (
     values_option,
 )
 from holdfast.errors import BadInput
-from holdfast.formatting import exact_text
 
 if TYPE_CHECKING:
     from holdfast.commands.built import Built
@@ -74,6 +74,7 @@ class Radius(DataOptions, Command):
     outputs: Outputs = None
     targets: Annotated[str | None, request_option("targets", command="radius")] = None
     substitutes: Annotated[str | None, request_option("substitutes")] = None
+    edits: Annotated[str | None, request_option("edits")] = None
     unit: Unit = None
     free: Annotated[str | None, request_option("free")] = None
     values: Annotated[str | None, request_option("values")] = None
@@ -136,8 +137,10 @@ class Radius(DataOptions, Command):
     queries: Queries = None
     gap: Gap = 0.0
     certificates: Certificates = False
+    names: Names = None
 
     def build(self) -> "Built":
+        from holdfast.api.edits import read_edits
         from holdfast.api.methods import Mode, Tier, default_methods
         from holdfast.api.perturbation import Perturbation
         from holdfast.api.radius import radius_problems
@@ -162,6 +165,7 @@ class Radius(DataOptions, Command):
         stop = Stop(None if self.seconds is None else self.seconds - for_maps, self.queries, self.gap)
         frames, scale = frames_option(self.frames), numbers(self.shares, "shares")
         values = values_option(self.values)
+        edits = None if self.edits is None else read_edits(self.edits)
         if self.methods is not None:
             methods_named(self.methods, ())
         rule = rule_option(self.within, self.threshold, self.outputs)
@@ -179,6 +183,7 @@ class Radius(DataOptions, Command):
             shares=scale,
             drift=self.drift,
             substitutes=each,
+            edits=edits,
             unit=unit,
             free=None if self.free is None else load_mask(self.free, data.x, data.places),
             values=values,
@@ -210,8 +215,9 @@ class Radius(DataOptions, Command):
         asked = Request.of_command(
             "radius",
             self,
-            norm="words" if sets is not None else exact_text(norm),
+            norm=moves.counted_norm,
             substitutes=words,
+            edits=None if edits is None else edits.stored(),
             free=None if self.free is None else of_file(Path(self.free)),
         )
         question = question_of(self, net, data, asked)

@@ -11,6 +11,7 @@ from holdfast.commands.options import (
     DataOptions,
     LabelColumn,
     ModelOptions,
+    Names,
     Scale,
     Seed,
     request_option,
@@ -56,6 +57,7 @@ class ReachCommand(Command):
         int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT inputs of --data.")
     ] = None
     label_column: LabelColumn = None
+    names: Names = None
     seed: Seed = 0
 
     def build(self) -> "Built":

@@ -1,7 +1,7 @@
 """`holdfast risk`: worst score, Lipschitz metric Q and radius of a property (DeepQuant)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -11,11 +11,7 @@ from holdfast.commands.parse import one_of
 from holdfast.commands.region_options import RegionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from holdfast.commands.built import Built
-    from holdfast.method import Method
-    from holdfast.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class RiskCommand(RegionOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.api.methods import Tier
-        from holdfast.api.risk import risk_methods, risk_problems
+        from holdfast.api.risk import methods_by_part, risk_methods, risk_problems
         from holdfast.commands.built import Built, methods_named, question_of
         from holdfast.solver import Stop
 
@@ -51,7 +47,7 @@ class RiskCommand(RegionOptions, Command):
         for problem in problems:
             problem.check()
         if self.methods is not None:
-            methods = _methods_by_name(self.methods, self.queries, problems, methods)
+            methods = methods_by_part(methods_named(self.methods, problems), self.queries, methods)
         return Built(
             net,
             question_of(self, net, data, self.to_request()),
@@ -62,29 +58,3 @@ class RiskCommand(RegionOptions, Command):
             self.seed,
             self.batch,
         )
-
-
-def _methods_by_name(
-    text: str,
-    queries: int,
-    problems: "Sequence[Problem]",
-    default: "Callable[[Problem], list[Method[Any]]]",
-) -> "Callable[[Problem], list[Method[Any]]]":
-    """Choose the named methods for each part of the request, and the default ones for a part that none fits.
-
-    A mesh method also searches for Q, with the queries of --queries.
-    """
-    from holdfast.attacks import Mesh
-    from holdfast.commands.built import methods_named
-    from holdfast.lipschitz import Steepest
-
-    named = methods_named(text, problems)
-    known = [Steepest(queries) if isinstance(method, Steepest) else method for method in named]
-    if any(isinstance(method, Mesh) for method in named):
-        known.append(Steepest(queries, searches="mesh"))
-
-    def chosen(problem: "Problem") -> "list[Method[Any]]":
-        fitting = [method for method in known if method.unfit(problem) is None]
-        return fitting or default(problem)
-
-    return chosen

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.commands.command import Command
-from holdfast.commands.options import Certificates, ModelOptions, Seed
+from holdfast.commands.options import Certificates, ModelOptions, Names, Seed
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.result import DONE, Bracket, Key, Record, trivial_bound
 
@@ -45,18 +46,24 @@ class Instances:
     seed: int = 0
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)
-    last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
+    last: "tuple[tuple[Path, Path | None], Network, tuple[Network, ...]] | None" = None
     parsed: "tuple[Path, Spec] | None" = None  # The last property that was read: parsing can take a minute.
 
     def read_instance(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
-        from holdfast.commands.reading.specification import load_judged
+        from holdfast.commands.reading.specification import load_networks
 
         instance = self.every[place]
         spec = self.spec(place)
-        if self.last is None or self.last[0] != instance.model:
-            file = None if instance.typed else instance.model
-            self.last = instance.model, *load_judged(self.network, spec.inputs, file)
+        # Properties of version 1 that constrain outputs alone share the network of their file.
+        shared = (instance.model, None if spec.is_plain and not spec.networks else instance.spec)
+        if self.last is None or self.last[0] != shared:
+            self.last = shared, *load_networks(self.network, spec, instance)
         return self.last[1], self.last[2], spec
+
+    @property
+    def model_file(self) -> Path | None:
+        """The file of the network that was read last; None where several were combined."""
+        return None if self.last is None or self.last[0][1] is not None else self.last[0][0]
 
     def spec(self, place: int) -> "Spec":
         """The property of an instance."""
@@ -160,10 +167,21 @@ class Verify(Command):
         str | None,
         typer.Option(metavar="FILE", help="With a list: a .csv file of known answers to compare with."),
     ] = None
+    networks: Annotated[
+        list[str],
+        typer.Option(
+            "--net",
+            metavar="NAME=FILE",
+            help="A network that a VNN-LIB 2 property declares by this name; can be repeated. The network "
+            "without a name is MODEL.",
+        ),
+    ] = field(default_factory=list)
     seed: Seed = 0
     certificates: Certificates = False
+    names: Names = None
 
     def build(self) -> "Built":
+        from holdfast.certificates.names import check_names, read_names
         from holdfast.commands.built import Built, question_of
         from holdfast.question import Request
         from holdfast.solver import Stop
@@ -175,21 +193,21 @@ class Verify(Command):
         wrong: HoldfastError | None = None
         for place in range(len(asked.every)):
             try:
-                net, _, _ = asked.read_instance(place)
+                net, _, spec = asked.read_instance(place)
                 break
             except HoldfastError as error:
                 wrong = wrong or error
         else:
             assert wrong is not None
             raise wrong  # None of the instances can be read.
+        if self.names is not None:
+            check_names(read_names(self.names), spec.inputs, spec.outputs, self.names)
         hashes = {
             path: _hash(path)
-            for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec))
+            for path in dict.fromkeys(path for i in asked.every for path in i.files)
             if path.is_file()
         }
-        content = [
-            [*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every
-        ]
+        content = [[*i.name, *(hashes[path] for path in i.files if path in hashes)] for i in asked.every]
         question = question_of(self, net, None, Request(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
@@ -197,6 +215,11 @@ class Verify(Command):
         from holdfast.verification.instances import Instance, read_instances
 
         model = self.network.model
+        named = tuple((name, Path(file)) for name, file in self._list_named_networks())
+        if named and self.spec is None:
+            raise BadInput(f"{model}: named networks need a property, as the next argument.")
+        if model.startswith("["):
+            return [Instance(named[0][1], Path(str(self.spec)), 120.0, named=named)]
         listed = Path(model).is_dir() or model.endswith(".csv")
         if listed and self.spec is not None:
             raise BadInput(
@@ -210,8 +233,23 @@ class Verify(Command):
         return (
             read_instances(model)
             if self.spec is None
-            else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
+            else [Instance(Path(model), Path(self.spec), 120.0, typed=True, named=named)]
         )
+
+    def _list_named_networks(self) -> list[tuple[str, str]]:
+        """The networks that were given with the name of their declaration."""
+        from holdfast.verification.instances import parse_named_networks
+
+        pairs = parse_named_networks(self.network.model, "MODEL")
+        for text in self.networks:
+            name, equals, file = text.partition("=")
+            if not (name and equals and file):
+                raise BadInput(f"network {text!r}: expected name=file, as in --net g=retrained.onnx.")
+            pairs.append((name, file))
+        twice = next((name for name, count in Counter(name for name, _ in pairs).items() if count > 1), None)
+        if twice is not None:
+            raise BadInput(f"network {twice!r} is given twice.")
+        return pairs
 
     def notes(self, built: "Built") -> tuple[str, ...]:
         return ()  # Printed below the answer.
@@ -234,12 +272,17 @@ class Verify(Command):
 
         An error in one does not stop the others.
         """
+        from holdfast.certificates.names import read_names
+        from holdfast.commands.stored_claims import keep_property_claims
         from holdfast.execution.scheduler import Scheduler, Unit
 
         asked, known = self.worker(built), _by_instance(store)
+        names = {} if self.names is None else read_names(self.names)
         units, total = list[Unit](), 0
         for place in filter(built.mine, range(len(asked.every))):
             keys, found = asked.keys(place), known.get(place, [])
+            if keys:  # The property of this instance is the one that was read last.
+                keep_property_claims(store, place, asked.spec(place), asked.every[place], names)
             total += len(keys)
             own = asked.every[place].seconds if self.seconds is None else self.seconds
             limits = [seconds for seconds in (own, built.stop.each) if seconds is not None]

@@ -23,6 +23,7 @@ class Worst(RegionOptions, Command):
     queries: options.Queries = None
     gap: options.Gap = 0.0
     certificates: options.Certificates = False
+    names: options.Names = None
 
     def build(self) -> "Built":
         from holdfast.api.methods import Tier, score_methods

@@ -445,7 +445,7 @@ def testgen(
         answers = solve(
             [problem],
             chosen,
-            replace(stop, seconds=seconds),
+            replace(stop, seconds=seconds, began=None),
             seed=seed,
             batch=len(problem),
             progress=progress,

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from holdfast.process_state import own_random_numbers
 
+# The sizes with which scripts/train_digits.py trained the stored weights; other values cannot load them.
 CLASSES = 10
 PIXELS_PER_ROW = 8
 HIDDEN = 32

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.process_state import own_random_numbers
 
-CLASSES = 1000
+CLASSES = 1000  # Of the ILSVRC 2012 task, which the published weights answer.
 # Mean and standard deviation of each channel of ImageNet, with which the published weights were trained.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

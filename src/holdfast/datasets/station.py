@@ -47,8 +47,8 @@ def station(part: str = "test") -> Station:
 
 
 def windows() -> dict[str, Any]:
-    """Return test windows without labels and the names of the outputs, for the command line."""
-    return {"x": station("test").x, "classes": list(OUTPUTS)}
+    """Return test windows without labels, and the names of features and outputs, for the command line."""
+    return {"x": station("test").x, "columns": list(OUTPUTS), "classes": list(OUTPUTS)}
 
 
 class Forecaster(nn.Module):

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.certificates.checking import FOLDER, certificates, header_of, models
 from holdfast.errors import BadInput, StoreError
 from holdfast.evidence import contents, manifest
-from holdfast.evidence.archive import is_name, pack
+from holdfast.evidence.archive import pack
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.model import ModelFile, describe_model
 from holdfast.evidence.statement import GATE, statement, validate_with_in_toto
@@ -25,6 +25,7 @@ from holdfast.report.gate_files import counts_of
 from holdfast.report.pairing import load
 from holdfast.report.verdict import tally
 from holdfast.store import Store
+from holdfast_check.archive import is_name
 
 MODEL = "model"  # The folder of the model's files.
 ABOUT_MODEL = "model.json"

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.question import plain
+from holdfast.report.claim_list import iterate_claims
 from holdfast.result import Bound, Record, has_proof, has_witness
 from holdfast.store import Store
 from holdfast.store.export import file_name
 
 FILE = "claims.json"
 WITNESSES = "witnesses"
-FORMAT = 1
+FORMAT = 1  # Version of claims.json; the checker refuses any other.
 
 
 def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -19,14 +20,17 @@ def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[s
 
     `iterate_certificates` maps the hash of a question to the names of its certificates.
     """
+    stated = {claim.key: claim.numbers.as_json() for claim in iterate_claims(store)}
     lines = [
-        _line(record, certificates.get(record.question, ()) if record.question else ())
+        _line(
+            record, certificates.get(record.question, ()) if record.question else (), stated.get(record.key)
+        )
         for record in store.stream()
     ]
     return {"format": FORMAT, "records": lines}
 
 
-def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
+def _line(record: Record, certificates: Sequence[str], stated: Mapping[str, Any] | None) -> dict[str, Any]:
     ends, turned = record.oriented, record.objective.maximised
     proved = (
         {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)}
@@ -42,7 +46,8 @@ def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
         "goal": record.goal,
         "status": record.status,
     }
-    return plain({**told, "question": record.question, "proved": proved, "witnessed": met})  # type: ignore[no-any-return]
+    claim = {} if stated is None else {"claim": stated}
+    return plain({**told, "question": record.question, "proved": proved, "witnessed": met, **claim})  # type: ignore[no-any-return]
 
 
 def _bound_as_json(end: Bound, turned: bool) -> dict[str, Any]:

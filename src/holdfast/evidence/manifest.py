@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableFile
-from holdfast.evidence.archive import files_of, is_name
+from holdfast.evidence.archive import files_of
 from holdfast.files import read_json
 from holdfast.network.fingerprint import of_file
+from holdfast_check.archive import is_name
 
 FILE = "manifest.json"
 STATEMENT = "statement.json"  # Names the digest of the manifest.
 SIGNATURE = "signature.dsse.json"  # Signs the statement.
 UNLISTED = (FILE, STATEMENT, SIGNATURE)
-FORMAT = 1
+FORMAT = 1  # Version of manifest.json; readers refuse any other.
 DIGITS = frozenset("0123456789abcdef")
 
 

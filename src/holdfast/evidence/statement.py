@@ -26,6 +26,7 @@ PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
 GATE = "gate.json"
 # Characters: a longer setting is replaced by its hash (chosen by hand); question.json has it in full.
 LONGEST_SETTING = 400
+STATED = 100  # Claims in words in the statement (chosen by hand); claims.json has them all.
 # The name of the digest of a model that is not a file: it covers structure, weights and code.
 FINGERPRINT = "holdfastFingerprint"
 
@@ -130,12 +131,15 @@ def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, A
     for (part, goal), many in sorted(kinds.items()):
         mine = [record for record in records if (record["part"], record["goal"]) == (part, goal)]
         proved = [record["proved"] for record in mine if record["proved"]]
-        count = {
+        sentences = [record["claim"]["sentence"] for record in mine if "claim" in record]
+        count: dict[str, Any] = {
             "records": many,
             "proved": len(proved),
             "witnessed": sum(record["witnessed"] is not None for record in mine),
             "certificates": sum(bool(claim["certificates"]) for claim in proved),
         }
+        if sentences:
+            count["claims"] = sentences[:STATED]
         found.append((f"HOLDFAST_{goal.upper()}", {"part": part, **count} if part else count))
     return found or [("HOLDFAST_NOTHING", {"records": 0})]
 

@@ -115,7 +115,7 @@ class Scheduler:
         seconds: time budget of the run.
         total: number of all questions of the run.
         done: number of those answered before.
-        beside: maps a key to the keys of all parts of its question, where questions have several parts.
+        related: maps a key to the keys of all parts of its question, where questions have several parts.
         blanks: units that were not started get a record too.
         lenient: do not raise an exception when all units fail, because they are unrelated.
         progress: called at each report.
@@ -131,14 +131,14 @@ class Scheduler:
         seconds: float | None = None,
         total: int = 0,
         done: int = 0,
-        beside: Callable[[Key], Sequence[Key]] | None = None,
+        related: Callable[[Key], Sequence[Key]] | None = None,
         blanks: bool = True,
         lenient: bool = False,
         progress: Callable[[Progress], None] | None = None,
         outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
         self._worker, self._sink, self._progress = worker, sink, progress
-        self._all_parts = beside
+        self._all_parts = related
         self._outputs = outputs
         self._waiting, self._blanks = deque(units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}

@@ -22,6 +22,8 @@ group by group, inside the values that they touch. For the second layer the back
 which is computed forwards for all values at once. Rounding: docs/rounding.md.
 
 Assumption: the network is a chain of affine layers and activations with linear bounds (`layer_chain`).
+
+Reference: Zhang et al. 2018, as above.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -10,8 +10,10 @@ has been proved by `hamming.bound`, `pixel_interactions` or the bounding engine.
 proved is split (`budget_split`). The point at which a bound is smallest is evaluated as a candidate
 counterexample, so the upper bound improves too.
 
-The question is that of W. Ruan et al., Global robustness evaluation of deep neural networks with provable
+Reference: the question is that of W. Ruan et al., Global robustness evaluation of deep neural networks with provable
 guarantees for the Hamming distance, 2019; branch and bound is not from that paper.
+
+Assumptions: those of the bound that is used; the centre is inside its own range.
 """
 
 from dataclasses import dataclass, replace

@@ -31,7 +31,7 @@ from holdfast.hamming.top_sets import occurring_groups, select_best
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
-from holdfast.region.unit_choices import QUERY_NUMBERS, UnitChoices, replace_unit
+from holdfast.region.unit_choices import QUERY_NUMBERS, TriedValues, UnitChoices, replace_unit
 from holdfast.result import Traits
 
 # Without gradients this many times as many candidates are tried behind each set (chosen by hand).
@@ -147,7 +147,7 @@ class Greedy(Method[GreedyState]):
     def _choices(self, problem: Problem, generator: torch.Generator) -> UnitChoices:
         trees = problem.network.trees
         thresholds = None if trees is None else trees.thresholds
-        return problem.region.unit_choices(self.values, generator, thresholds=thresholds)
+        return problem.region.unit_choices(TriedValues(self.values, thresholds=thresholds), generator)
 
     def _narrow(self) -> "Greedy":
         """The search with few sets and candidates, which comes first for large inputs."""

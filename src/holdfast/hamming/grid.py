@@ -32,7 +32,7 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
 from holdfast.property.probability import are_probabilities
-from holdfast.region.unit_choices import UnitChoices, index_product
+from holdfast.region.unit_choices import TriedValues, UnitChoices, index_product
 from holdfast.result import Goal, Traits
 
 Rule = Literal["margin", "confidence"]
@@ -103,7 +103,7 @@ class Grid(Method[GridState]):
     def start(self, problem: Problem, seed: int) -> GridState:
         region, rows = problem.region, len(problem)
         generator = torch.Generator().manual_seed(seed)
-        table = region.unit_choices(self.levels, generator, every_level=True)
+        table = region.unit_choices(TriedValues(self.levels, every_level=True), generator)
         if self.t > table.units:
             raise BadInput(
                 f"Grid: sets of t={self.t} units, but the inputs have only {table.units}; choose a smaller t."

@@ -8,6 +8,8 @@ A changed pixel touches few values of the first layer and few of the second: its
 convolution have windows with the same weights, which are stored once.
 
 Assumption: the network is such a chain, and a composed layer fits in memory as a matrix.
+
+Reference: none; the matrices are those of the layers.
 """
 
 from dataclasses import dataclass, field, replace

@@ -34,7 +34,7 @@ away_i. If a single unit changes, both bounds are zero.
 The range of values of a unit is divided into cells. In each cell the effect of the unit differs from the
 linear interpolation between its values at the edges of the cell by at most a stored number (`missed`).
 
-The question (the maximal safe radius in the Hamming distance) is that of W. Ruan et al., Global robustness
+Reference: the question (the maximal safe radius in the Hamming distance) is that of W. Ruan et al., Global robustness
 evaluation of deep neural networks with provable guarantees for the Hamming distance, 2019; these bounds are
 not from that paper.
 """

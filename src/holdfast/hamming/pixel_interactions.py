@@ -13,6 +13,8 @@ evaluated with the tables.
 
 Assumption: the network is a chain of layers whose first two have piecewise-linear activations with a kink
 at zero.
+
+Reference: see `pixel_effects`.
 """
 
 from dataclasses import dataclass

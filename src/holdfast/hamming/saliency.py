@@ -20,17 +20,21 @@ from torch import Tensor
 from holdfast import time_limit
 from holdfast.errors import BadInput
 from holdfast.hamming.judge_outputs import judge_outputs
+from holdfast.memory_budget import format_bytes, free_bytes
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Domain, Sparse
-from holdfast.region.unit_choices import UnitChoices, replace_unit
+from holdfast.region.unit_choices import TriedValues, UnitChoices, replace_unit
 from holdfast.region.units import Unit, unit_axes
 from holdfast.result import Goal, Record, Traits
 from holdfast.solver import solve
 
 SALIENCY_KEY = "saliency"  # The name of the extra of a record that holds the map.
+# Memory for a value that is tried: its number in float64, and its row, unit and value in the list; measured as the
+# order of magnitude, not as a bound.
+BYTES_PER_VALUE = 64
 # Value of a unit that may not change in the stored map; NaN marks a unit that was not measured.
 LOCKED = -math.inf
 
@@ -88,7 +92,15 @@ class Saliency(Method[SaliencyState]):
             raise BadInput(
                 "maps are of single units or words at two or more values: give a Sparse or a Words region."
             )
-        table = region.unit_choices(self.levels, torch.Generator().manual_seed(0), every_level=True)
+        values = region.centre.numel() * self.levels
+        if values * BYTES_PER_VALUE > free_bytes(region.centre.device):
+            raise BadInput(
+                f"levels: {self.levels} values of each of {region.centre.numel()} numbers need about "
+                f"{format_bytes(values * BYTES_PER_VALUE)} of memory. Give fewer levels or fewer inputs."
+            )
+        table = region.unit_choices(
+            TriedValues(self.levels, every_level=True), torch.Generator().manual_seed(0)
+        )
         at_centre, _ = judge_outputs(
             problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre)
         )

@@ -63,6 +63,7 @@ class Tape(IntervalGraph):
         magnitude: Any,
         *,
         kernel: Kernel | None = None,
+        last_axis: Tensor | None = None,
     ) -> Node:
         return self.record_node(
             as_span(super().affine(name, inputs, function, magnitude, kernel=kernel)), inputs, function

@@ -104,6 +104,7 @@ class IntervalGraph(Graph):
         magnitude: Any,
         *,
         kernel: Kernel | None = None,
+        last_axis: Tensor | None = None,
     ) -> Node:
         """Apply function(*inputs) = J inputs + b to the centres, and magnitude(*m) = |J| m + |b| to the
         radii."""

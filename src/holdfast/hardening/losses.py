@@ -1,7 +1,11 @@
 """Losses: at the inputs, at adversarial examples, and over boxes by their bounds.
 
-The robust loss is the cross-entropy of the worst-case logits -m, where m_k is a lower bound of z_c - z_k over
+Statement. The robust loss is the cross-entropy of the worst-case logits -m, where m_k is a lower bound of z_c - z_k over
 the box (Gowal et al. 2018; for boxes around adversarial examples, Mueller et al. 2023).
+
+Assumption: m_k is a lower bound up to rounding; a loss is never reported as a certificate.
+
+References: Gowal et al. 2018 (IBP); Mueller et al. 2023 (SABR).
 """
 
 from dataclasses import dataclass, field

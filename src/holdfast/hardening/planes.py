@@ -6,6 +6,8 @@ Statement.
 
 Assumption: up to rounding, since the planes are for a loss. Any slope s is valid with the intercepts min
 and max of f(v) - s . v over the box.
+
+References: Zhang et al. 2018 (CROWN); see also `bounding.relax`, which holds the sound version.
 """
 
 import torch

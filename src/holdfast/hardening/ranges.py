@@ -5,6 +5,8 @@ at the ends, a product v z at one of the four corners, and sigmoid(v) z too, bec
 fixed z.
 
 Assumption: the ranges are for a loss; nothing is rounded outwards.
+
+Reference: Moore, "Interval analysis" (1966).
 """
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast import batch
+from holdfast import batch, time_limit
 from holdfast.attacks.descent import broadcast_rows
 from holdfast.lipschitz.ratio import QueryTally
 from holdfast.random_streams import RandomStreams
@@ -122,7 +122,9 @@ class Rays:
         rays = rays[0 if tally.queries > 1 else 1 :]  # Before the first query no row has a known best point.
         halving = 2.0 ** -torch.arange(self.radii, device=flat.device, dtype=torch.float64)[:, None]
         falls = rises = BestRay(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
-        for ray in rays:
+        for place, ray in enumerate(rays):
+            if place and time_limit.has_expired():
+                break
             u = ray.expand(self.radii, *ray.shape)[: end - tally.queries]
             if len(u):
                 radii = (tally.radius * halving)[: len(u)]
@@ -184,7 +186,7 @@ def turn_direction(u: Tensor, p: float, chance: RandomStreams) -> Tensor:
 def norm_of(family: Family) -> float:
     """Return the order p of the family's norm; infinity for families without one."""
     ball = family.as_norm_family()
-    return math.inf if ball is None else ball.p
+    return math.inf if ball is None else ball.norm
 
 
 def points_on_rays(family: Family, u: Tensor, radii: Tensor) -> Tensor:
@@ -195,7 +197,7 @@ def points_on_rays(family: Family, u: Tensor, radii: Tensor) -> Tensor:
     ball = family.as_norm_family()
     if ball is not None:
         grouped = ball.group_features(away)
-        unit = grouped / norm(grouped, ball.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
+        unit = grouped / norm(grouped, ball.norm).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
         away = (unit * ball.free().to(unit)[..., None]).reshape(away.shape)
     x = family.centre + away * broadcast_rows(radii, family).to(away)
     return regions_at_radii(family, radii).project(x.flatten(0, 1)).reshape(x.shape)

@@ -1,5 +1,7 @@
 """Robustness scores of recurrent networks in real time, exact or with their evidence."""
 
+from typing import TYPE_CHECKING
+
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.engine.streaming import Streaming
 from holdfast.monitor.guard import Guard
@@ -8,6 +10,9 @@ from holdfast.monitor.mutation.mutation import ElementChoices, Groups, Mutation,
 from holdfast.monitor.outputs import Bins, Classes, Output, Tolerance
 from holdfast.monitor.score import Score, Scores
 
+if TYPE_CHECKING:
+    from holdfast.monitor.estimator import MonitorEstimator as MonitorEstimator
+
 __all__ = [
     "Bins",
     "Classes",
@@ -15,6 +20,7 @@ __all__ = [
     "Groups",
     "Guard",
     "Monitor",
+    "MonitorEstimator",
     "Mutation",
     "Noise",
     "Output",
@@ -26,3 +32,12 @@ __all__ = [
     "Tolerance",
     "Typos",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the estimator, and with it scikit-learn, only where it is used."""
+    if name == "MonitorEstimator":
+        from holdfast.monitor.estimator import MonitorEstimator
+
+        return MonitorEstimator
+    raise AttributeError(f"module 'holdfast.monitor' has no attribute {name!r}")

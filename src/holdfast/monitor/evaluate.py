@@ -1,5 +1,6 @@
 """Evaluation of a monitor's scores: against enumeration, attacks and random mutants."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from scipy.special import ndtri
+from scipy.special import rel_entr
 from torch import Tensor
 
 from holdfast.monitor.engine import exact
@@ -20,13 +21,22 @@ from holdfast.result import Bound, Bracket, Key, Kind, Record, trivial_bound
 PARTS = ("now", "final")  # Which label is compared: the one right after an element, or the final one.
 # Stored with a record: whether a random mutant kept the label, and bounds of an estimate.
 EXTRAS = ("kept", "interval")
+HALVINGS = 60  # Of the interval of a mean: the ends are then exact to the last digits of a float.
 # Bins of the reliability table; a score of 1 has a bin of its own.
 RELIABILITY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over sequences with its confidence interval (normal approximation)."""
+    """A mean of values in [0, 1], one for each sequence, with an interval that contains the expected value
+    with at least the stated confidence, however few sequences there are.
+
+    For independent values in [0, 1] with mean m and expected value p (Hoeffding 1963, Theorem 1),
+
+        P(m >= a) <= exp(-n KL(a, p)) for a >= p,    KL(a, p) = a log(a / p) + (1 - a) log((1 - a) / (1 - p)),
+
+    and the same for a <= p, so the p with n KL(m, p) <= log(2 / (1 - confidence)) form the interval.
+    """
 
     value: float
     low: float
@@ -34,13 +44,21 @@ class Mean:
 
     @staticmethod
     def of(values: Tensor, confidence: float) -> "Mean":
-        count, mean = len(values), float(values.double().mean())
-        apart = (
-            float(ndtri((1 + confidence) / 2)) * float(values.double().std()) / count**0.5
-            if count > 1
-            else 1.0
-        )
-        return Mean(mean, max(0.0, mean - apart), min(1.0, mean + apart))
+        mean = min(1.0, max(0.0, float(values.double().mean())))
+        most = math.log(2 / (1 - confidence)) / len(values)
+        low, high = 0.0, 1.0
+        inside_low, inside_high = mean, mean
+        for _ in range(HALVINGS):
+            middle = (low + inside_low) / 2
+            low, inside_low = (low, middle) if _divergence(mean, middle) <= most else (middle, inside_low)
+            middle = (high + inside_high) / 2
+            high, inside_high = (high, middle) if _divergence(mean, middle) <= most else (middle, inside_high)
+        return Mean(mean, low, high)
+
+
+def _divergence(mean: float, expected: float) -> float:
+    """KL(mean, expected) of two Bernoulli distributions."""
+    return float(rel_entr(mean, expected) + rel_entr(1 - mean, 1 - expected))
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ FEW_TOKENS = 64
 # Limit for the number of elements in the draws that are in memory at once (chosen by hand).
 MOST_DRAWN_ELEMENTS = 2**24
 
+# of Monitor: net, mutation, outputs, settings and view; with fewer, a user called the class itself.
+ARGUMENTS_WITHOUT_DEFAULT = 5
+
 ONE_ELEMENT = "exactly one element is replaced, by one of its set"
 STEPS = "a step answers each row from its own state and element"
 OPENED = (
@@ -85,6 +88,14 @@ class Monitor:
         marble: MARBLE's labelled MDP, fitted on training sequences: estimated, with the number of transitions
             behind it.
     """
+
+    def __new__(cls, *given: Any, **named: Any) -> "Monitor":
+        if given and len(given) + len(named) < ARGUMENTS_WITHOUT_DEFAULT:
+            raise BadInput(
+                "Monitor: build one with hf.Monitor.fit(net, sequences, mutation), or read a saved one with "
+                "hf.Monitor.load(folder, net)."
+            )
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -150,10 +161,16 @@ class Monitor:
             omega: with mode marble, the dimensions that PCA keeps of the states (default 16).
             theta: with mode marble, the error that is allowed in an abstract state (default 0.6).
         """
-        if not isinstance(net, Network) or not isinstance(mutation, Mutation):
+        if not isinstance(net, Network):
             raise BadInput(
-                f"a monitor needs a Network and a mutation, got {type(net).__name__} and "
-                f"{type(mutation).__name__}."
+                f"net: a monitor needs a hf.Network, got {type(net).__name__}. Build it with "
+                "hf.Network.from_torch(module, ...); for a model of tokens with vocabulary= or tokenizer=."
+            )
+        if not isinstance(mutation, Mutation):
+            raise BadInput(
+                f"mutation: what may replace an element, got {type(mutation).__name__}. Give "
+                "hf.monitor.Groups(...) or hf.monitor.Typos(...) for words, hf.monitor.Noise(...) for frames, or "
+                "hf.monitor.Own(...)."
             )
         chosen: Mode = ("exact" if mutation.finite else "sampled") if mode == "auto" else mode
         if unknown is None:

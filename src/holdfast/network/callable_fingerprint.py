@@ -16,6 +16,7 @@ Strings that are hashed are part of stored fingerprints and must not change.
 
 import functools
 import hashlib
+import inspect
 import io
 import sys
 import types
@@ -237,6 +238,8 @@ class _Walk:
             return of_text(
                 f"{self._class(value, where)} {'' if kind in (type, ABCMeta) else self.of(kind, where)}"
             )
+        if kind is inspect.Signature:
+            return of_text(f"signature {self._parameters(value, where)}")
         if kind in (staticmethod, classmethod):
             return of_text(f"{kind.__name__} {self.of(value.__func__, where)}")
         if kind is property:
@@ -256,6 +259,18 @@ class _Walk:
                     more = f"{self._class(kind, where)} {self._attributes(value, kind, where)}"
                 return of_text(f"{base.__name__} {self._content(value, base, where)} {more}")
         return self._object(value, kind, where)
+
+    def _parameters(self, signature: inspect.Signature, where: str) -> list[tuple[str, int, str]]:
+        """The names, kinds and defaults of a signature, which a decorator may keep. Annotations are no code."""
+        empty = inspect.Parameter.empty
+        return [
+            (
+                one.name,
+                int(one.kind),
+                "" if one.default is empty else self.of(one.default, f"{one.name} of {where}"),
+            )
+            for one in signature.parameters.values()
+        ]
 
     def _content(self, value: Any, base: type, where: str) -> str:
         """The content of a collection, number or text, read without the methods of the user's subclass."""

@@ -39,9 +39,9 @@ def check_one_input(function: Callable[..., Any], name: str, *, lengths: bool = 
         names = [p.name for p in (*positional[:1], *others)]
         raise BadInput(
             f"{name} takes {len(names)} inputs ({', '.join(names)}); holdfast gives it one tensor, the "
-            f"perturbed input. Wrap it in a module that holds the others: its forward takes one tensor x "
-            f"and returns model(x, ...). An .onnx file needs no wrapper: there --constant {names[-1]}=0.5 "
-            f"(constants=) fixes an input."
+            f"perturbed input. Fix the others by constants={{{names[-1]!r}: value}} (--constant "
+            f"{names[-1]}=0.5), or perturb several together by inputs={{{names[0]!r}: size, {names[-1]!r}: "
+            f"size}} (--inputs)."
         )
 
 

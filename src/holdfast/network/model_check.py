@@ -54,11 +54,16 @@ def _check_on_first_rows(net: "Network", x: Tensor) -> int:
         )
     first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
     _check_stateless(net, first)
+    before = net.checked_pairs.get(shape)
+    known = before if before is not None and torch.equal(before[0], first) else None
     try:
         generators_before = generators()
         with _note_extra_outputs(net):
             pair = net(first)
             generator = first_change(generators_before, generators())
+            # These inputs were checked before and get the same answers: the model is still the same function.
+            if known is not None and generator is None and alike(pair, known[1]):
+                return net.widths[shape]
             alone = torch.cat([net(row[None]) for row in first])
         again = net(first)
     except BadInput:
@@ -83,6 +88,7 @@ def _check_on_first_rows(net: "Network", x: Tensor) -> int:
             f"about it has a meaning. Does it draw random numbers (dropout, noise), or remember earlier "
             f"inputs? Remove that, or fix its state."
         )
+    net.checked_pairs[shape] = (first, pair)
     net.widths[shape] = int(pair.shape[1])
     return net.widths[shape]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import time_limit
-from holdfast.errors import UnsupportedLayer
+from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.memory_budget import is_out_of_memory, rows_per_call
 from holdfast.network import model_identity, token_inputs
@@ -24,9 +24,11 @@ from holdfast.network.factories.estimator import parts_of_estimator
 from holdfast.network.factories.exported_program import parts_of_exported_program
 from holdfast.network.factories.onnx_file import parts_of_onnx_file
 from holdfast.network.factories.torch_module import parts_of_module
+from holdfast.network.flat_tensors import FlatTensor
 from holdfast.network.float32_precision import cudnn_flags, without_tf32
 from holdfast.network.float64_network import float64_network
 from holdfast.network.model_check import call_one_by_one_if_needed, check_and_count_outputs
+from holdfast.network.several_inputs import Sizes
 from holdfast.network.table_inputs import check_columns, class_numbers
 from holdfast.network.text import Given, Texts, Tokenizer
 from holdfast.network.trace import export
@@ -37,6 +39,8 @@ from holdfast.signals import call_model
 
 if TYPE_CHECKING:
     import numpy as np
+
+FIELDS_WITHOUT_DEFAULT = 6  # of Network: module to device; with fewer, a user called the class itself.
 
 # Largest number of input elements in one forward pass. It keeps the activations of small networks within a
 # few GiB (chosen by hand).
@@ -64,6 +68,7 @@ class Network:
         labels: the classes as they appear in the user's data.
         columns: the columns of the table, where inputs are its rows.
         trees: the trees, where the model is a sum of them.
+        input_tensors: the inputs that one flat input holds, where the model has several.
         itself: the user's own model, where `module` was read from it. A counterexample must also change its
             prediction.
         queries: the number of inputs that the model was evaluated on.
@@ -71,6 +76,7 @@ class Network:
         widths: for each input shape, the number of outputs.
         state_changes: for each input shape, the name of the state that calls change, or None if calls change
             none.
+        checked_pairs: for each input shape, the two inputs on which the model was checked, and its outputs for them.
     """
 
     module: nn.Module
@@ -90,13 +96,23 @@ class Network:
     labels: tuple[Any, ...] | None = None
     columns: Columns | None = None
     trees: Trees | None = None
+    input_tensors: tuple[FlatTensor, ...] = ()
     itself: "Network | None" = None
     queries: int = 0
     tokens_checked: dict[tuple[int, ...], list[Callable[[Tensor], Tensor]]] = field(default_factory=dict)
     widths: dict[tuple[int, ...], int] = field(default_factory=dict)
     state_changes: dict[tuple[int, ...], str | None] = field(default_factory=dict)
+    checked_pairs: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
+
+    def __new__(cls, *given: Any, **named: Any) -> "Network":
+        if given and len(given) + len(named) < FIELDS_WITHOUT_DEFAULT:
+            raise BadInput(
+                "Network: build one with hf.Network.from_torch(module), from_onnx(path), from_sklearn(estimator) "
+                "or from_callable(function)."
+            )
+        return super().__new__(cls)
 
     def __repr__(self) -> str:
         words = "" if self.vectors is None else f", {len(self.vectors)} words"
@@ -126,6 +142,8 @@ class Network:
         device: str | torch.device = "cpu",
         name: str | None = None,
         fingerprint: str | Sequence[str | Path] | None = None,
+        inputs: Sizes | None = None,
+        constants: Mapping[str, Any] | None = None,
     ) -> "Network":
         """A network from a torch module, (batch, *shape) -> (batch, outputs).
 
@@ -157,6 +175,10 @@ class Network:
             name: its name in results. None: the name of its class.
             fingerprint: what identifies the model, as in `from_callable`. None: everything that the module
                 reads is hashed.
+            inputs: of a module with several inputs, or with a dict of inputs: the names and sizes of those that
+                are perturbed, such as {"state": 8, "image": (3, 32, 32)}. Data are then a dict of arrays,
+                or one array (batch, numbers) that holds all of them.
+            constants: the values of other inputs, such as {"goal": [0.5, -0.2]}, without a batch axis.
         """
         names = class_names_of(module) if classes is None else classes
         options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, names, tokenizer)
@@ -169,6 +191,8 @@ class Network:
             device=device,
             name=name,
             fingerprint=fingerprint,
+            inputs=inputs,
+            constants=constants,
         )
         return cls(**vars(parts))
 
@@ -225,6 +249,7 @@ class Network:
         batched: bool = True,
         constants: Mapping[str, Any] | None = None,
         output: str | None = None,
+        inputs: Sequence[str] | Sizes | None = None,
     ) -> "Network":
         """A network from an ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators.
 
@@ -239,6 +264,8 @@ class Network:
             constants: values for all inputs except the perturbed one.
             output: name of the output to measure. BadInput lists the outputs if it is missing and several
                 could be meant.
+            inputs: the names of several inputs that are perturbed together, with their sizes where the file
+                leaves them open. Data are then a dict of arrays, or one array that holds all of them.
         """
         options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
         parts = parts_of_onnx_file(
@@ -249,6 +276,7 @@ class Network:
             batched=batched,
             constants=constants,
             output=output,
+            inputs=inputs,
         )
         return cls(**vars(parts))
 
@@ -463,9 +491,8 @@ class Network:
         return other
 
     def forget_checks(self) -> None:
-        """Drop the traced programs, float64 variants and statefulness checks, after the module was
-        replaced."""
-        self._programs, self._twins, self.state_changes = {}, {}, {}
+        """Drop the traced programs, float64 variants and checks of the model, after the module was replaced."""
+        self._programs, self._twins, self.state_changes, self.checked_pairs = {}, {}, {}, {}
 
     # ---- tables, texts and tokens
 

@@ -27,6 +27,9 @@ def alike(a: Tensor, b: Tensor, units: float = ROUNDING_UNITS) -> bool:
 def same_by_rounding(own: Tensor, other: Tensor, size: Tensor | float = 0.0) -> bool:
     """Whether two outputs of one model differ by no more than rounding inside a network explains.
 
+    An output near zero may be the difference of inner values as large as the largest output, so it may differ by their
+    rounding.
+
     Args:
         own: outputs in the model's own arithmetic.
         other: outputs for the same inputs in float64, or computed with another batch size.
@@ -37,7 +40,10 @@ def same_by_rounding(own: Tensor, other: Tensor, size: Tensor | float = 0.0) -> 
     a, b = own.double(), other.double()
     if a.shape != b.shape:
         return False
-    near = (a - b).abs() <= coarse * torch.clamp(b.abs(), min=size) + coarse / 10
+    largest = torch.where(b.isfinite(), b, 0).abs().amax() if b.numel() else 0.0
+    eps = torch.finfo(own.dtype).eps if own.is_floating_point() else 0.0
+    inner = min(ROUNDING_UNITS * eps, coarse / 10) * largest
+    near = (a - b).abs() <= coarse * torch.clamp(b.abs(), min=size) + coarse / 10 + inner
     return bool(near.logical_or(_equal(a, b)).all())
 
 

@@ -17,6 +17,7 @@ from holdfast.network.recurrent import copy_module
 # Largest number of elements of a tensor that are compared one by one; larger tensors are compared by two sums
 # (chosen by hand).
 SMALL = 2**14
+WORD_BYTES = 8  # Bytes of the integers whose sum is compared for a large tensor.
 # Libraries whose code is assumed to keep state only in the attributes of its modules.
 LIBRARIES = ("torch", "numpy", "transformers")
 # Private attributes of modules that are state of the user.
@@ -186,10 +187,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def _numbers(value: Tensor) -> str:
-    """A tensor by its values; a large one by its version counter, its sum and its norm."""
+    """A tensor by its values; a large one by its version counter and the sum of its bits, or its sum and its norm."""
     plain = value.detach()
     if plain.numel() <= SMALL and not plain.is_meta:
         return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"
+    if not plain.is_meta and plain.layout == torch.strided and plain.is_contiguous():
+        numbers = WORD_BYTES // plain.element_size()
+        if numbers and plain.numel() % numbers == 0 and plain.storage_offset() % numbers == 0:
+            # The sum of the bits, modulo 2^64, is exact and takes a hundredth of the time of a sum in float64.
+            bits = int(plain.reshape(-1).view(torch.int64).sum())
+            return f"{plain.dtype} {tuple(plain.shape)} {plain._version} {bits}"
     real = plain.is_floating_point() and not (plain.is_meta or plain.is_sparse)
     sums = (
         (plain.sum(dtype=torch.float64), torch.linalg.vector_norm(plain, dtype=torch.float64)) if real else ()

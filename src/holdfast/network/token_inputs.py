@@ -28,8 +28,9 @@ def embed(net: "Network", tokens: Tensor) -> Tensor:
     """
     if net.vectors is None:
         raise BadInput(
-            f"the data are integers, but {net.name} takes numbers. If they are token ids, build the network "
-            f"with tokens=True; if they are values, convert them to float."
+            f"the data are integers ({str(tokens.dtype).removeprefix('torch.')}), but {net.name} takes "
+            "floating-point numbers. If they are token ids, build the network with tokens=True. If they are "
+            "values, convert them: x.float(), and / 255 for bytes of an image where the model was trained so."
         )
     words = len(net.vectors)
     if tokens.numel() and not bool(((tokens >= 0) & (tokens < words)).all()):

@@ -3,12 +3,14 @@
 Recurrent layers stay single operators.
 """
 
+import builtins
 import copy
 import functools
 import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,10 @@ from holdfast.process_state import silent_torch
 
 # torch.export keeps the modes of a trace for the whole process, so only one thread may trace at a time.
 _one_at_a_time = threading.RLock()
+
+
+# What torch.export says where Python code made an int of the batch size.
+FIXED_BATCH = "Constraints violated"
 
 
 class BatchSizeBranch(UnsupportedLayer):
@@ -54,11 +60,7 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # When it fails, torch logs and prints the whole graph; the error below has one line. It also warns of
         # the flat weights of nn.LSTM, which it takes for attributes that are assigned during export.
         with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
-            traced = _without_causal_guess(copy_module(module))
-            with FullSequences(traced), OneFrame():
-                program = torch.export.export(
-                    traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
-                )
+            program = _export_with_free_batch(module, rows)
             put_back(program.graph)
             _refuse_batch_sizes(program)
             return _tidy(functional(program))
@@ -74,6 +76,55 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         # If tracing fails inside a vmap, torch does not leave the vmap.
         if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def _export_with_free_batch(module: nn.Module, rows: Tensor) -> torch.export.ExportedProgram:
+    """torch.export's program of a copy of the module; if it fails, a second trace with `len` of tensors symbolic.
+
+    Python's len(x) has to return an int, so it fixes the batch size at that of the example.
+    """
+
+    def export_copy() -> torch.export.ExportedProgram:
+        traced = _without_causal_guess(copy_module(module))
+        with FullSequences(traced), OneFrame():
+            return torch.export.export(
+                traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
+            )
+
+    try:
+        return export_copy()
+    except Exception as error:
+        if FIXED_BATCH not in str(error):
+            raise
+        with _symbolic_len() as was_called:
+            try:
+                return export_copy()
+            except Exception:
+                if was_called:
+                    raise
+        raise
+
+
+@contextmanager
+def _symbolic_len() -> Iterator[list[bool]]:
+    """A context in which len(x) of a tensor is x.shape[0]; yields a list that is empty until such a call.
+
+    For tensors with known sizes it is the same int as before, so other threads see no difference.
+    """
+    own, called = builtins.len, list[bool]()
+
+    def size(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dim():
+            if not called:
+                called.append(True)
+            return value.shape[0]
+        return own(value)
+
+    builtins.len = size
+    try:
+        yield called
+    finally:
+        builtins.len = own
 
 
 def _without_causal_guess(module: nn.Module) -> nn.Module:

@@ -4,10 +4,14 @@ A node of a tree compares x[feature] with a threshold, in the model's own arithm
 before it in a pipeline. All these operations are monotone in x, so for every node there is a largest float64
 number that goes left. It is found by bisection over the float64 numbers, which uses only the comparison
 itself. So the boxes are closed, and every float64 input is in exactly one leaf of every tree.
+
+A node may also split the values of a categorical column, which a row stores as one-hot numbers. "The value is in
+S" is the box in which the number of each value outside S is at most 1/2. A row has exactly one 1 among these
+numbers, so it is in exactly one leaf here, too; points that are no rows may be in several.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,8 @@ LARGEST = 2**25
 ELEMENTS = 2**24
 # Number of halvings that reduce the range of all 2**64 float64 bit patterns to one number, and one more.
 BISECTION_STEPS = 65
+# Upper bound of the one-hot number of a value that is not chosen: any number of [0, 1) would do (chosen by hand).
+NOT_CHOSEN = 0.5
 
 Array = NDArray[Any]
 
@@ -39,6 +45,8 @@ class Nodes:
         goes_left: (n,) numbers, (n,) nodes -> (n,) bool: whether these numbers of the nodes' features go
             left. Non-increasing in the numbers.
         arithmetic: the numpy type in which the model adds up its trees.
+        word_splits: for a node that splits the values of a categorical column, the features of the values
+            that go left and of those that go right. Such a node compares no number.
     """
 
     feature: Array
@@ -49,6 +57,7 @@ class Nodes:
     roots: Array
     goes_left: Callable[[Array, Array], Array]
     arithmetic: type
+    word_splits: Mapping[int, tuple[Array, Array]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +151,8 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
     if leaves * features > LARGEST or leaves == 0:
         return None
     threshold = _thresholds(nodes)
+    splits_words = np.zeros(len(nodes.left), dtype=bool)
+    splits_words[list(nodes.word_splits)] = True
     at = nodes.roots
     lower, upper = np.full((len(at), features), -np.inf), np.full((len(at), features), np.inf)
     found: list[tuple[Array, Array, Array]] = []
@@ -150,11 +161,19 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
         found.append((at[leaf], lower[leaf], upper[leaf]))
         at, lower, upper = at[~leaf], lower[~leaf], upper[~leaf]
         feature, row, cut = nodes.feature[at], np.arange(len(at)), threshold[at]
-        left_upper, right_lower = upper.copy(), lower.copy()
+        left_upper, right_lower, right_upper = upper.copy(), lower.copy(), upper
+        row, feature, cut = (part[~splits_words[at]] for part in (row, feature, cut))
         left_upper[row, feature] = np.minimum(upper[row, feature], cut)
         right_lower[row, feature] = np.maximum(lower[row, feature], np.nextafter(cut, np.inf))
+        worded = np.flatnonzero(splits_words[at])
+        if len(worded):
+            right_upper = upper.copy()
+        for k in worded:
+            goes_left, goes_right = nodes.word_splits[int(at[k])]
+            left_upper[k, goes_right] = np.minimum(upper[k, goes_right], NOT_CHOSEN)
+            right_upper[k, goes_left] = np.minimum(upper[k, goes_left], NOT_CHOSEN)
         at = np.concatenate([nodes.left[at], nodes.right[at]])
-        lower, upper = np.concatenate([lower, right_lower]), np.concatenate([left_upper, upper])
+        lower, upper = np.concatenate([lower, right_lower]), np.concatenate([left_upper, right_upper])
     leaf, low, high = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.argsort(nodes.tree[leaf], kind="stable")
     leaf, low, high = leaf[order], low[order], high[order]

@@ -1,5 +1,6 @@
 """Output bands for regression: margin(y) = min over k of min(y_k - lower_k, upper_k - y_k)."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.property.base import LinearProperty
 from holdfast.property.rule import Rule
+
+# A forecast is near zero if it is smaller than this share of the median over all inputs (chosen by hand).
+NEAR_ZERO = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +104,23 @@ class Within(Rule):
                 "and a "
                 f"percentage of 0 is an empty band. Give a width in the output's own units, as in within 0.5."
             )
+        self._warn_near_zero(forecast, share, counting)
         away = share * forecast.abs() + width
         return Band(forecast - away, forecast + away, counting)
+
+    def _warn_near_zero(self, forecast: Tensor, share: Tensor, counting: Sequence[int]) -> None:
+        """Warn where a percentage is of a forecast that is close to zero, compared with those of other inputs."""
+        usual = forecast.abs().median(0).values
+        small = (share > 0) & (forecast.abs() < NEAR_ZERO * usual)
+        if bool(small.any()):
+            row, place = small.nonzero()[0].tolist()
+            warnings.warn(
+                f"within {self.label}: the forecast of input {row} (output {counting[place]}) is "
+                f"{float(forecast[row, place]):.3g}, near zero compared with the others' {float(usual[place]):.3g}, so its "
+                f"band is narrow, and its radius small ({int(small.sum())} such in all). A width in the output's own "
+                "units, as in within 0.5, has no such effect.",
+                stacklevel=2,
+            )
 
     @property
     def label(self) -> str:

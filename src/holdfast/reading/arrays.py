@@ -1,18 +1,29 @@
 """Read .npz files, and .npy files with their labels in a second file."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.files import read_array, read_arrays
 from holdfast.network.fingerprint import combine_hashes, of_file
+from holdfast.network.flat_tensors import FlatTensor
+from holdfast.network.several_inputs import join_values
 from holdfast.reading.labels import read_labels
 from holdfast.reading.loaded import LoadedData, of_mapping
 
 PLAIN = "It must be written by numpy.savez with plain arrays (no Python objects)."
 
 
-def read_npz(path: Path) -> LoadedData:
-    return of_mapping(read_arrays(path, PLAIN), str(path), of_file(path))
+def read_npz(path: Path, tensors: Sequence[FlatTensor] = ()) -> LoadedData:
+    """Read x and y. tensors: of a network with several inputs, whose arrays stand by their names instead of x."""
+    held: dict[str, object] = dict(read_arrays(path, PLAIN))
+    if tensors and "x" not in held:
+        x = join_values(tensors, held, str(path))
+        held = {
+            "x": x,
+            **{name: value for name, value in held.items() if name not in {t.name for t in tensors}},
+        }
+    return of_mapping(held, str(path), of_file(path))
 
 
 def read_npy(path: Path) -> LoadedData:

@@ -233,9 +233,11 @@ def load_data(
         )
     x, columns = [_fit_shape(row, net) for row in rows], None
     if found.columns is not None:
+        # A window names its features, which are the same in every frame; other inputs name each number.
+        features = x[0].shape[-1] if x[0].ndim == 2 else 0
+        each = features if np.ndim(found.columns) and len(found.columns) == features else x[0].numel()
         columns = [
-            str(c)
-            for c in _one_per_input(found.columns, x[0].numel(), "columns", source, "numbers in an input")
+            str(c) for c in _one_per_input(found.columns, each, "columns", source, "numbers in an input")
         ]
     fingerprint, given = found.fingerprint, found.y
     if how.labels is not None:
@@ -277,7 +279,7 @@ def _read_source(source: str, net: Network, limit: int | None, how: ReadSettings
     path = Path(source)
     ending = path.suffix.lower()
     if ending == ".npz":
-        return read_npz(path)
+        return read_npz(path, net.input_tensors)
     if ending == ".npy":
         return read_npy(path)
     if ending in (".tsv", ".txt") and net.vectors is not None:
@@ -384,7 +386,12 @@ def _text(path: Path, net: Network, how: ReadSettings) -> LoadedData:
     lines = [(place, line) for place, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     cut = [line.partition("\t") for _, line in lines]
     labels = [label.strip() for label, _, _ in cut]
-    if len(lines) > 1 and cut[0][1] and not labels[0].isdecimal() and labels[0] not in labels[1:]:
+    classes = {str(name) for name in (*(net.classes or ()), *(net.labels or ()))}
+    if len(lines) > 1 and cut[0][1]:
+        is_heading = not labels[0].isdecimal() and labels[0] not in {*labels[1:], *classes}
+    else:
+        is_heading = False
+    if is_heading:
         return of_table(read_csv(path), net, how)
     odd = next(
         (k for k, (label, tab, text) in enumerate(cut) if not (tab and label.strip() and text.split())), None

@@ -11,6 +11,7 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.files import explained_errors
 from holdfast.network import Network
+from holdfast.network.several_inputs import join_values
 from holdfast.reading.loaded import MEANT, LoadedData, of_mapping
 from holdfast.reading.pictures import of_picture
 from holdfast.reading.read_settings import ReadSettings
@@ -31,6 +32,10 @@ def of_object(made: Any, source: str, net: Network, how: ReadSettings, limit: in
     if isinstance(made, Mapping):
         if net.columns is not None and is_frame(made.get("x")):
             made = {**made, "x": net.rows(made["x"]), "columns": list(net.columns.features)}
+        if net.input_tensors and "x" not in made:
+            held = {tensor.name for tensor in net.input_tensors}
+            rest = {name: value for name, value in made.items() if name not in held}
+            made = {"x": join_values(net.input_tensors, made, source), **rest}
         return of_mapping(made, source)
     if isinstance(made, Tensor | np.ndarray):
         return of_mapping({"x": made}, source)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput, HoldfastError, UnreadableFile
 from holdfast.files import read_array
 from holdfast.foreign_text import first_line
+from holdfast.formatting import suggest
 from holdfast.network import Network
 
 OWN = "holdfast.datasets."  # Models and data that ship with holdfast: any file may name them.
@@ -60,7 +61,8 @@ def call(target: str, what: str) -> Any:
     except Exception as error:
         raise BadInput(
             f"{what} {target!r}: {name}() failed ({_describe_error(error)}). It was called without "
-            "arguments; --debug shows where it failed."
+            "arguments (if it needs some, name a function that calls it with them); --debug shows where it "
+            "failed."
         ) from error
 
 
@@ -81,7 +83,8 @@ def import_named(target: str, what: str) -> tuple[Any, str]:
         ) from error
     found: Any = vars(module).get(name)
     if found is None:
-        raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")
+        public = [own for own, value in vars(module).items() if callable(value) and not own.startswith("_")]
+        raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.{suggest(name, public)}")
     if not callable(found) and not isinstance(found, Network) and not _is_fitted(found):
         raise BadInput(f"{what} {target!r}: {name} is {type(found).__name__}, not a function.")
     return found, name

@@ -110,7 +110,7 @@ def read_csv(path: Path) -> Table:
     numbers = [number for number, _ in rows]
     cells: list[Sequence[str]] = list(zip(*(row for _, row in rows), strict=True))
     if separator == ";":  # A decimal comma is possible.
-        cells = [column if _numbers(column)[1] is None else _with_points(column) for column in cells]
+        cells = [column if as_numbers(column)[1] is None else _with_points(column) for column in cells]
     return Table(
         str(path), dict(zip(names, cells, strict=True)), lambda place: f"line {numbers[place]}", of_file(path)
     )
@@ -139,7 +139,7 @@ def _separator(text: str, usual: str) -> str:
 
 def _with_points(column: Sequence[str]) -> Sequence[str]:
     pointed = [cell.replace(",", ".") for cell in column]
-    return pointed if _numbers(pointed)[1] is None else column
+    return pointed if as_numbers(pointed)[1] is None else column
 
 
 def read_parquet(path: Path) -> Table:
@@ -203,7 +203,7 @@ def _read_described_columns(table: Table, net: Network, columns: Columns, how: R
     label = how.label_column or _only(
         [name for name in rest if name.casefold() in LABELS] or rest, table, "labels", "--label-column"
     )
-    read = {name: _numbers(column) for name, column in table.columns.items()}
+    read = {name: as_numbers(column) for name, column in table.columns.items()}
     x = columns.encode(
         pandas_frame(
             {
@@ -285,7 +285,7 @@ def _rows(table: Table, net: Network, how: ReadSettings) -> LoadedData:
         if net.shape is None or None in net.shape
         else math.prod(size for size in net.shape if size is not None)
     )
-    read = {name: _numbers(column) for name, column in table.columns.items()}
+    read = {name: as_numbers(column) for name, column in table.columns.items()}
     odd = [name for name, (_, strange) in read.items() if strange is not None]
     label = how.label_column or _label(table, odd, wanted)
     rest = [name for name in table.columns if name != label]
@@ -369,10 +369,10 @@ def _only(names: Sequence[str], table: Table, what: str, option: str) -> str | N
 
 
 def _is_text(column: Sequence[Any]) -> bool:
-    return any(isinstance(cell, str) for cell in column) and _numbers(column)[1] is not None
+    return any(isinstance(cell, str) for cell in column) and as_numbers(column)[1] is not None
 
 
-def _numbers(column: Sequence[Any]) -> tuple[Floats, int | None]:
+def as_numbers(column: Sequence[Any]) -> tuple[Floats, int | None]:
     """The cells as numbers, NaN if missing, and the index of the first that is not a number."""
     try:
         return np.asarray(column, dtype=np.float64), None

@@ -5,6 +5,7 @@ from holdfast.region.base import Domain, Family, Region
 from holdfast.region.box import Box
 from holdfast.region.columns import Column, Columns
 from holdfast.region.drift import Drift
+from holdfast.region.edits import EditedTexts, EditRules
 from holdfast.region.features import Features
 from holdfast.region.frames import Frames
 from holdfast.region.patch import Patch
@@ -20,6 +21,8 @@ __all__ = [
     "Columns",
     "Domain",
     "Drift",
+    "EditRules",
+    "EditedTexts",
     "Family",
     "Features",
     "Frames",

@@ -14,7 +14,7 @@ from holdfast.region.normed import NormFamily
 
 @dataclass(frozen=True, eq=False)
 class Ball(NormFamily):
-    """All x with ||x - centre||_p <= radius, inside the domain."""
+    """All x with ||x - centre||_p <= radius, inside the domain; p is `norm`."""
 
     if TYPE_CHECKING:  # what may be given; `__post_init__` converts it to what the fields hold
 
@@ -22,7 +22,7 @@ class Ball(NormFamily):
             self,
             centre: Tensor,
             radius: float | Tensor | Sequence[float],
-            p: float = math.inf,
+            norm: float = math.inf,
             domain: tuple[float | Tensor, float | Tensor] | Domain | None = None,
         ) -> None: ...
 

@@ -10,7 +10,7 @@ subset of R(s).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -24,7 +24,7 @@ from holdfast.region.unit_box import BoxMap
 
 if TYPE_CHECKING:
     from holdfast.region.normed import NormFamily
-    from holdfast.region.unit_choices import UnitChoices
+    from holdfast.region.unit_choices import TriedValues, UnitChoices
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,11 @@ class Domain:
     def of(domain: "tuple[float | Tensor, float | Tensor] | Domain | None") -> "Domain":
         if isinstance(domain, Domain):
             return domain
+        if domain is not None and not (isinstance(domain, tuple | list) and len(domain) == 2):
+            raise BadInput(
+                "domain: expected the lowest and the highest value of an input, as in (0, 1), got "
+                f"{domain!r:.60}."
+            )
         lower, upper = (-torch.inf, torch.inf) if domain is None else domain
         ends = Domain(_outwards(lower, -torch.inf), _outwards(upper, torch.inf))
         if not bool((ends.lower < ends.upper).all()):
@@ -100,6 +105,7 @@ class Region(ABC):
         changes_units: `unit_choices` lists the values of its units.
         has_slope: `greatest_slope` bounds how fast a function changes per unit of distance.
         finds_nearest: `nearest_in` and `reach_boxes` are available.
+        changes_length: its points are texts of different lengths (`texts_read`); only methods that say so apply.
     """
 
     grows: ClassVar[bool] = False
@@ -108,6 +114,7 @@ class Region(ABC):
     changes_units: ClassVar[bool] = False
     has_slope: ClassVar[bool] = False
     finds_nearest: ClassVar[bool] = False
+    changes_length: ClassVar[bool] = False
 
     centre: Tensor  # (batch, *shape)
 
@@ -187,6 +194,14 @@ class Region(ABC):
         )
         return data.to(self.centre) if fits else None
 
+    def trim(self, data: Tensor) -> Tensor:
+        """Return one point as users read it, (*data shape), without what only fills up a row."""
+        return data
+
+    def texts_read(self, x: Tensor) -> "list[tuple[int, ...]]":
+        """Return the token ids that the network reads at each point, where points differ in length."""
+        raise NotImplementedError(f"{type(self).__name__} has inputs of one length (`changes_length`).")
+
     # ---- what specialised methods need
 
     @property
@@ -246,22 +261,12 @@ class Region(ABC):
         """The shape of the grid of units that may change one by one; None if they form no grid."""
         return None
 
-    def unit_choices(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        every_level: bool = False,
-        thresholds: Callable[[int], Tensor] | None = None,
-    ) -> "UnitChoices":
+    def unit_choices(self, tried: "TriedValues", generator: torch.Generator) -> "UnitChoices":
         """Return the values that searches over changed units try.
 
         Args:
-            count: values of a number, evenly spaced over its domain, if the region does not list its values.
+            tried: how many values of a number, and which of its levels.
             generator: draws corners of units with many parts.
-            every_level: take all levels of the region, not an evenly spaced choice of them.
-            thresholds: feature -> the values between which the network is constant, both sides of which are
-                tried, too.
         """
         raise NotImplementedError(f"{type(self).__name__} has no units to change (`changes_units`).")
 
@@ -385,6 +390,13 @@ def check_centre(centre: Tensor, domain: Domain) -> None:
         raise BadInput(
             f"input {row} holds NaN or infinity. Remove it or repair it; robustness around it is undefined."
         )
+    for end in (domain.lower, domain.upper):
+        sizes = zip(reversed(end.shape), reversed(centre.shape), strict=False)
+        if end.dim() > centre.dim() or any(own not in (1, size) for own, size in sizes):
+            raise BadInput(
+                f"domain: bounds of shape {tuple(end.shape)} do not fit inputs of shape "
+                f"{tuple(centre.shape[1:])}. Give two numbers, or a bound for each number of an input."
+            )
     inside = domain.contains(centre).reshape(len(centre), -1).all(1)
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0, 0])

@@ -1,6 +1,7 @@
 """The columns of a table: types, allowed values, units, and which of them may change."""
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from holdfast.files import read_json
 from holdfast.region.base import Domain
 
 Word = str | int | float | bool
+MISSING = "missing"  # how a missing value is shown
 Scales = Literal["std", "range"] | Mapping[str, float] | Sequence[float] | None
 EXPECTED = (
     "Expected an object with an entry for each column, as in "
@@ -35,6 +37,8 @@ class Column:
         values: the allowed values of a categorical column.
         one_of: for a categorical column that the table stores as one-hot columns, the names of these.
         kind: the dtype of the column in a DataFrame that is built from rows.
+        missing_of: this number is 1 where the named column, of numbers, is missing in a row, else 0. The table
+            itself has no such column. Frozen, a missing value stays missing; free, it may become missing.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Column:
     values: tuple[Word, ...] | None = None
     one_of: tuple[str, ...] | None = None
     kind: str = "float64"
+    missing_of: str | None = None
 
     def __post_init__(self) -> None:
         if self.values is not None and self.one_of is not None:
@@ -84,6 +89,11 @@ class Column:
         return not self.frozen and (len(self.features) > 1 if self.worded else self.low < self.high)
 
     @property
+    def placeholder(self) -> float:
+        """The number in a row where the column is missing: the allowed number next to zero."""
+        return min(max(0.0, self.low), self.high)
+
+    @property
     def worded(self) -> bool:
         return self.values is not None or self.one_of is not None
 
@@ -118,21 +128,42 @@ class Columns:
             raise BadInput(f"columns: {f'{twice!r} occurs twice' if twice else 'there are none'}.")
         if self.order is not None and sorted(self.order) != sorted(names):
             raise BadInput(f"columns: the order {list(self.order)} does not name each of {names} once.")
+        for column in self.each:
+            if column.missing_of is not None:
+                self._check_indicator(column)
+
+    def _check_indicator(self, column: Column) -> None:
+        """Raise BadInput unless this column of 0 and 1 says where a column of numbers is missing."""
+        other = next((c for c in self.each if c.name == column.missing_of), None)
+        if other is None or other.worded or other.missing_of is not None:
+            raise BadInput(
+                f"column {column.name!r}: 'missing_of' names {column.missing_of!r}, which is no column of numbers."
+            )
+        if (column.step, column.low, column.high, column.worded) != (1.0, 0.0, 1.0, False):
+            raise BadInput(
+                f"column {column.name!r} says where {column.missing_of!r} is missing, so it is 0 or 1: give it "
+                '"step": 1, "low": 0, "high": 1.'
+            )
 
     # ---- constructors
 
     @staticmethod
-    def of(frame: Any, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
+    def of(
+        frame: Any, *, frozen: Sequence[str] = (), scales: Scales = None, whole: Sequence[str] | None = None
+    ) -> "Columns":
         """Infer the columns of a DataFrame.
 
         Numbers range from their smallest to their largest value, integers have step 1, booleans are 0 or 1.
-        Columns of type object, string or category become categorical, with the values that occur.
+        Columns of type object, string or category become categorical, with the values that occur. A column of
+        numbers with missing values gets a second, frozen column, named "... is missing", of 0 and 1.
 
         Args:
             frame: the DataFrame, for instance of the training data.
             frozen: columns that do not change.
             scales: the unit of each column's changes: "std" or "range" (of these data), or a number for each
                 by name. Default: 1.
+            whole: columns of floating-point numbers that are whole numbers, such as counts with missing
+                values: they get step 1. None: a warning names the columns that look like it.
         """
         if not all(hasattr(frame, part) for part in ("columns", "dtypes", "iloc")):
             raise BadInput(
@@ -146,21 +177,46 @@ class Columns:
             raise BadInput(
                 f"columns: {'the table has no rows' if twice is None else f'{twice!r} occurs twice'}."
             )
-        found = [_column(frame[name], str(name)) for name in frame.columns]
-        numbers = [c.name for c in found if not c.worded]
+        found = [column for name in frame.columns for column in _columns_of(frame[name], str(name))]
+        numbers = [c.name for c in found if not c.worded and c.missing_of is None]
         if scales in ("std", "range"):
-            of_name = {str(name): _numbers(frame[name]) for name in names if str(name) in numbers}
+            of_name = {str(name): _numbers(frame[name].dropna()) for name in names if str(name) in numbers}
             spread = {
                 n: float(x.std(correction=0) if scales == "std" else x.max() - x.min())
                 for n, x in of_name.items()
             }
             scales = {name: much for name, much in spread.items() if much > 0}
+        found = _with_whole_numbers(found, frame, whole)
         return Columns(tuple(found)).with_(frozen=frozen, scales=scales)
 
     @staticmethod
     def named(names: Iterable[str], *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
         """Build numeric columns without bounds, by their `names`; `frozen` and `scales` as in `of`."""
         return Columns(tuple(Column(str(name)) for name in names)).with_(frozen=frozen, scales=scales)
+
+    @staticmethod
+    def of_inputs(
+        inputs: Mapping[str, int | Sequence[int]],
+        *,
+        frozen: Sequence[str] = (),
+        scales: Mapping[str, float] | None = None,
+    ) -> "Columns":
+        """Name the numbers of a network with several inputs, such as "goal[2]", as columns.
+
+        Args:
+            inputs: the size or shape of each input by its name, in the order of the network.
+            frozen: inputs that do not change.
+            scales: the unit of the changes of an input, by its name. Default: 1.
+        """
+        strange = next((name for name in (*frozen, *(scales or ())) if name not in inputs), None)
+        if strange is not None:
+            raise BadInput(f"there is no input {strange!r}; the inputs are {_few(list(inputs))}.")
+        found = []
+        for name, size in inputs.items():
+            count = size if isinstance(size, int) else math.prod(size)
+            scale = float((scales or {}).get(name, 1.0))
+            found += [Column(f"{name}[{k}]", frozen=name in frozen, scale=scale) for k in range(count)]
+        return Columns(tuple(found))
 
     @staticmethod
     def read(file: str | Path) -> "Columns":
@@ -229,6 +285,10 @@ class Columns:
         ]
         return replace(self, each=tuple(found))
 
+    def only_free(self, name: str) -> "Columns":
+        """Return a copy in which this column may change, and no other."""
+        return replace(self, each=tuple(replace(c, frozen=c.name != name) for c in self.each))
+
     def in_order(self, names: Sequence[str]) -> "Columns":
         """Return a copy with features in this order if `names` are its features; otherwise unchanged."""
         return replace(self, order=tuple(names)) if sorted(names) == sorted(self.features) else self
@@ -244,6 +304,21 @@ class Columns:
         """For each column the indices of its numbers in a row."""
         at = {name: place for place, name in enumerate(self.features)}
         return tuple(tuple(at[name] for name in column.features) for column in self.each)
+
+    @cached_property
+    def indicators(self) -> dict[int, int]:
+        """For each number that may be missing, its index in a row and that of its indicator."""
+        place = {column.name: places[0] for column, places in zip(self.each, self.places, strict=True)}
+        return {place[c.missing_of]: place[c.name] for c in self.each if c.missing_of is not None}
+
+    @cached_property
+    def table_names(self) -> tuple[str, ...]:
+        """The names of the table's own columns, where a column stored as several counts by its parts."""
+        own = {c.name for c in self.each if c.values is not None or c.missing_of is not None}
+        numbers = [name for name in self.features if name not in own]
+        words = [c for c in self.each if c.values is not None]
+        encoded = {name for c in words for name in c.features}
+        return (*(name for name in numbers if name not in encoded), *(c.name for c in words))
 
     def of_features(self, numbers: Sequence[float]) -> Tensor:
         """Expand one number for each column to (features,) float64."""
@@ -305,10 +380,14 @@ class Columns:
 
     def encode(self, frame: Any) -> Tensor:
         """Encode a DataFrame with these columns: (rows, features) float64."""
+        if not all(isinstance(name, str) for name in frame.columns):  # Columns are named by texts.
+            frame = frame.rename(columns=str)
         missing = [
             c.name
             for c in self.each
-            if c.name not in frame.columns and not set(c.one_of or [c.name]) <= set(frame.columns)
+            if c.missing_of is None
+            and c.name not in frame.columns
+            and not set(c.one_of or [c.name]) <= set(frame.columns)
         ]
         if missing:
             raise BadInput(
@@ -317,8 +396,15 @@ class Columns:
             )
         found = torch.zeros((len(frame), len(self.features)), dtype=torch.float64)
         for column, places in zip(self.each, self.places, strict=True):
+            if column.missing_of is not None:
+                continue  # set with the column that it describes
             if column.values is not None:
                 found[:, list(places)] = _one_hot(frame[column.name], column)
+            elif places[0] in self.indicators:
+                gaps = torch.tensor(frame[column.name].isna().to_numpy(dtype=bool))
+                found[:, places[0]] = column.placeholder
+                found[~gaps, places[0]] = _numbers(frame[column.name].dropna())
+                found[:, self.indicators[places[0]]] = gaps.double()
             else:
                 for name, place in zip(column.features, places, strict=True):
                     found[:, place] = _numbers(frame[name])
@@ -330,7 +416,13 @@ class Columns:
         found: dict[str, Any] = {}
         for column, places in zip(self.each, self.places, strict=True):
             part = x[:, list(places)].double()
-            if column.values is not None:
+            if column.missing_of is not None:
+                continue
+            if places[0] in self.indicators:
+                gaps = x[:, self.indicators[places[0]]] == 1
+                numbers = torch.where(gaps, torch.nan, part[:, 0]).numpy()
+                found[column.name] = pandas.Series(numbers, dtype=column.kind)
+            elif column.values is not None:
                 words = [column.values[i] for i in part.argmax(1).tolist()]
                 kind = (
                     pandas.CategoricalDtype(list(column.values)) if column.kind == "category" else column.kind
@@ -350,16 +442,39 @@ class Columns:
         x = torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1])
         for group in self.groups:
             x[:, group] = torch.nn.functional.one_hot(x[:, group].argmax(1), int(group.sum())).to(x)
+        for place, indicator in self.indicators.items():
+            placeholder = self.each[int(self.unit[place])].placeholder
+            x[:, place] = torch.where(x[:, indicator] == 1, placeholder, x[:, place])
         return x
 
     def changes(self, before: Sequence[float], after: Sequence[float]) -> list[tuple[str, str, str]]:
         """Compare two rows: for each column that differs its name, the old and the new value."""
         found = []
         for column, places in zip(self.each, self.places, strict=True):
-            old, new = [float(before[i]) for i in places], [float(after[i]) for i in places]
-            if old != new:
-                found.append((column.name, column.describe_numbers(old), column.describe_numbers(new)))
+            if column.missing_of is None:
+                old, new = (
+                    self.describe_value(column, places, before),
+                    self.describe_value(column, places, after),
+                )
+                same = all(float(before[i]) == float(after[i]) for i in places)
+                if old != new or (not same and old != MISSING):
+                    found.append((column.name, old, new))
         return found
+
+    def describe_row(self, row: Sequence[float]) -> list[tuple[str, str]]:
+        """The name and the value of each column of the table in a row."""
+        return [
+            (column.name, self.describe_value(column, places, row))
+            for column, places in zip(self.each, self.places, strict=True)
+            if column.missing_of is None
+        ]
+
+    def describe_value(self, column: Column, places: Sequence[int], row: Sequence[float]) -> str:
+        """Format the value of a column in a row."""
+        indicator = self.indicators.get(places[0])
+        if indicator is not None and float(row[indicator]) == 1:
+            return MISSING
+        return column.describe_numbers([float(row[i]) for i in places])
 
 
 def _few(names: Sequence[str]) -> str:
@@ -378,11 +493,52 @@ def _pandas() -> Any:
     return pandas
 
 
+def _columns_of(series: Any, name: str) -> list[Column]:
+    """The column, and its indicator if it is a column of numbers with missing values."""
+    missing = int(series.isna().sum())
+    if not missing:
+        return [_column(series, name)]
+    if missing == len(series):
+        raise BadInput(
+            f"column {name!r} is missing in all rows: leave it out, or describe it in a file of columns."
+        )
+    if str(series.dtype) == "category" or series.dtype.kind not in "biuf":
+        raise BadInput(
+            f"column {name!r} of words has {missing} missing values: give them a word of their own, as in "
+            f"frame[{name!r}].fillna('missing'), or leave these rows out."
+        )
+    known = _column(series.dropna(), name)
+    indicator = Column(f"{name} is missing", step=1.0, low=0.0, high=1.0, frozen=True, missing_of=name)
+    return [known, indicator]
+
+
+def _with_whole_numbers(found: list[Column], frame: Any, whole: Sequence[str] | None) -> list[Column]:
+    """The columns, with step 1 where the user calls them whole; a warning about other columns that look whole."""
+    looks_whole = []
+    for name in frame.columns:
+        column = next(c for c in found if c.name == str(name))
+        if column.worded or column.step or column.low == column.high:
+            continue
+        numbers = _numbers(frame[name].dropna())
+        if bool((numbers == numbers.round()).all()):
+            looks_whole.append(column.name)
+    if whole is None:
+        if looks_whole:
+            listed = ", ".join(map(repr, looks_whole))
+            warnings.warn(
+                f"columns: {_few(looks_whole)}: whole numbers in a column of floating-point numbers. If fractions "
+                f"cannot occur, say whole=[{listed}]; else whole=().",
+                stacklevel=4,
+            )
+        return found
+    strange = next((name for name in whole if name not in looks_whole), None)
+    if strange is not None:
+        raise BadInput(f"whole: {strange!r} is no column of floating-point numbers that are all whole.")
+    return [replace(c, step=1.0) if c.name in whole else c for c in found]
+
+
 def _column(series: Any, name: str) -> Column:
     kind = str(series.dtype)
-    missing = int(series.isna().sum())
-    if missing:
-        raise BadInput(f"column {name!r} has {missing} missing values; fill them or leave these rows out.")
     if kind == "category" or series.dtype.kind not in "biuf":
         given = series.cat.categories.tolist() if kind == "category" else series.tolist()
         return Column(name, values=_words(given, kind, name, kind == "category"), kind=_kind(kind, "object"))
@@ -476,6 +632,8 @@ def _numbers(series: Any) -> Tensor:
         ) from error
     if not bool(found.isfinite().all()):
         raise BadInput(
-            f"column {series.name!r}: row {int((~found.isfinite()).nonzero()[0, 0])} is missing or infinite."
+            f"column {series.name!r}: row {int((~found.isfinite()).nonzero()[0, 0])} is missing or infinite. If the "
+            "estimator reads or fills missing values, describe the column as one that may be missing: "
+            "columns=hf.Columns.of(frame) of a table with such rows. Otherwise leave the row out."
         )
     return found

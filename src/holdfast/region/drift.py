@@ -45,13 +45,13 @@ class Drift(Family):
     do.
     """
 
-    p: float = math.inf
+    norm: float = math.inf
     domain: Domain = EVERYWHERE
     shares: Tensor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_norm(self.p))
+        object.__setattr__(self, "norm", check_norm(self.norm))
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if not self.shape:
@@ -81,7 +81,7 @@ class Drift(Family):
         """The set of offsets / shares: a ball around 0, clipped so that all frames are in the domain."""
         none = torch.zeros_like(self.scales())
         down, up = (self._in_shares(headroom.amin(1)) for headroom in self._headroom())
-        return Ball(none, self.radius, self.p, Domain(-down, up))
+        return Ball(none, self.radius, self.norm, Domain(-down, up))
 
     def offset(self, x: Tensor) -> Tensor:
         """(..., batch, frames, *features) -> (..., batch, features): mean offset / shares."""
@@ -161,7 +161,7 @@ class Drift(Family):
         """(..., batch, features), changes -> (..., batch): the radius that allows them, rounded up."""
         each = self._in_shares(away)
         above = torch.where(away > 0, torch.nextafter(each, torch.full_like(each, torch.inf)), 0)
-        return torch.nan_to_num(norm_above(above, self.p), torch.inf, torch.inf)
+        return torch.nan_to_num(norm_above(above, self.norm), torch.inf, torch.inf)
 
     def limit(self) -> Tensor:
         centre = self._frames(self.centre.double()).abs().amax(1)
@@ -172,11 +172,11 @@ class Drift(Family):
 
     def reach(self) -> Tensor:
         limit = self.limit()
-        far = norm(self._in_shares(self._frames(self.centre.double()).abs().amax(1) + 1), self.p)
+        far = norm(self._in_shares(self._frames(self.centre.double()).abs().amax(1) + 1), self.norm)
         return torch.where(limit.isfinite(), limit, far)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        return norm(self._frames(gradient.double()).sum(-2) * self.scales(), dual(self.p))
+        return norm(self._frames(gradient.double()).sum(-2) * self.scales(), dual(self.norm))
 
     def project(self, x: Tensor) -> Tensor:
         there = self.contains(x)[(..., *(None for _ in self.shape))]

@@ -49,25 +49,30 @@ class NormFamily(Family):
 
     has_slope: ClassVar[bool] = True
 
-    p: float = math.inf
+    norm: float = math.inf
     domain: Domain = EVERYWHERE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_norm(self.p))
+        object.__setattr__(self, "norm", check_norm(self.norm))
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
 
     @property
+    def p(self) -> float:
+        """The norm, under the letter that formulas use."""
+        return self.norm
+
+    @property
     def boxed(self) -> bool:
-        return math.isinf(self.p)
+        return math.isinf(self.norm)
 
     def as_norm_family(self) -> Self:
         return self
 
     def box_map(self) -> BoxMap:
         """Return a map along rays for balls that are no boxes, else the enclosing box."""
-        if math.isinf(self.p) or not bool(self.radius.isfinite().all()):
+        if math.isinf(self.norm) or not bool(self.radius.isfinite().all()):
             return super().box_map()
         low, high = (self.flatten(end) for end in self.enclosing_box())
         centre = self.flatten(self.centre.double())
@@ -113,11 +118,11 @@ class NormFamily(Family):
     def length(self, delta: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch): the radius of a perturbation, differentiable."""
         free = self.free().to(delta)
-        return (norm(self.group_features(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
+        return (norm(self.group_features(delta), self.norm) * torch.where(free > 0, 1 / free, 0)).amax(-1)
 
     def distance(self, x: Tensor) -> Tensor:
         delta = x.double() - self.centre.double()
-        away = self._radius_above(norm_above(self.group_features(delta), self.p))
+        away = self._radius_above(norm_above(self.group_features(delta), self.norm))
         still = self.flatten((delta == 0) | self._moving()).all(-1)
         inside = self.flatten(self.domain.contains(x)).all(-1)
         return torch.where(still & inside & away.isfinite(), away, torch.inf)
@@ -134,7 +139,7 @@ class NormFamily(Family):
 
     def limit(self) -> Tensor:
         """Return the distance to the furthest corner of the domain; infinite if the domain is unbounded."""
-        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p)
+        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.norm)
         corner = round_up(corner, BALL_LIMIT, self.centre[0].numel())
         # inf / inf gives NaN on the way.
         return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))
@@ -151,10 +156,10 @@ class NormFamily(Family):
         return radius[:, None] * self.free()
 
     def slope(self, gradient: Tensor) -> Tensor:
-        return (norm(self.group_features(gradient.double()), dual(self.p)) * self.free()).sum(-1)
+        return (norm(self.group_features(gradient.double()), dual(self.norm)) * self.free()).sum(-1)
 
     def greatest_slope(self, gradient: Tensor, norm: float) -> Tensor:
-        each = norm_above(self.group_features(gradient), dual(self.p))
+        each = norm_above(self.group_features(gradient), dual(self.norm))
         free = self.free()[:, None]
         total = torch.where(free == 0, 0, each * free).sum(-1)
         return round_up(total, NONNEGATIVE_SUM, free.shape[-1])
@@ -167,13 +172,13 @@ class NormFamily(Family):
         # the distance.
         target = round_down(self._span(), POINT_IN_BALL, self.centre[0].numel())
         delta = self.group_features((x.double() - self.centre.double()) * self._moving())
-        pulled = project(delta, target.expand(delta.shape[:-1]), self.p).reshape(x.shape)
+        pulled = project(delta, target.expand(delta.shape[:-1]), self.norm).reshape(x.shape)
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return self.domain.clamp(torch.where(there, x, step_from(self.centre, pulled, x)))
 
     def sample(self, count: int, chance: RandomStreams) -> Tensor:
         like = self.group_features(self.centre)
-        away = direction(count, self.p, chance, like)
+        away = direction(count, self.norm, chance, like)
         # Half of the points are on the surface, half inside.
         share = chance.uniform(count, (*like.shape[1:-1], 1), like).mul(2).clamp_max(1)
         return self.project(
@@ -185,12 +190,12 @@ class NormFamily(Family):
         """Exact for p = inf and p = 1; for other p exact before clipping to the domain."""
         extent = self._extent().to(a)[..., None]
         grouped = self.group_features(torch.where(self._moving(), a, torch.zeros_like(a)))
-        if self.p == 1 and self.domain.bounded:
+        if self.norm == 1 and self.domain.bounded:
             step = _knapsack(
                 grouped, extent, *(self.group_features(headroom) for headroom in self._headroom(a))
             )
         else:
-            step = steepest(grouped, self.p) * extent
+            step = steepest(grouped, self.norm) * extent
         return self.project(self.centre.to(a) + step.reshape(a.shape))
 
     def _headroom(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,7 +218,7 @@ class NormFamily(Family):
             grouped = grouped.gather(
                 2, which[:, None, :, None].expand(*grouped.shape[:2], moving, grouped.shape[-1])
             )
-        slopes, span = norm_above(grouped, dual(self.p)), span[:, None]
+        slopes, span = norm_above(grouped, dual(self.norm)), span[:, None]
         # Where the slope is 0, an infinite radius contributes nothing.
         fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
@@ -221,7 +226,9 @@ class NormFamily(Family):
         if self.domain.endless:
             return ball
         inside = torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
-        return torch.fmax(inside, self._minimise_inside(a, at_centre, size)) if self.p in (1, 2) else inside
+        return (
+            torch.fmax(inside, self._minimise_inside(a, at_centre, size)) if self.norm in (1, 2) else inside
+        )
 
     def _minimise_inside(self, a: Tensor, at_centre: Tensor, size: Tensor) -> Tensor:
         """Lower-bound a . x over the ball intersected with the domain, by weak duality.
@@ -242,10 +249,10 @@ class NormFamily(Family):
         with torch.no_grad():
             multiplier = (
                 _multiplier_for_l1(steep, headroom, span)
-                if self.p == 1
+                if self.norm == 1
                 else _multiplier_for_l2(steep, headroom, span)
             )
-        if self.p == 1:
+        if self.norm == 1:
             each, paid = (steep - multiplier).clamp_min(0) * headroom, (multiplier * span).squeeze(-1)
         else:
             step = torch.minimum(headroom, torch.nan_to_num(steep / (2 * multiplier), torch.inf))

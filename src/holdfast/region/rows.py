@@ -7,7 +7,6 @@ categories may be convex combinations. So they hold for the region, and are not 
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -28,7 +27,13 @@ from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_cent
 from holdfast.region.columns import Columns
 from holdfast.region.normed import furthest, minimise_over_box
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
-from holdfast.region.unit_choices import MIN_COLUMN_VALUES, ColumnChoices, column_places, column_values
+from holdfast.region.unit_choices import (
+    MIN_COLUMN_VALUES,
+    ColumnChoices,
+    TriedValues,
+    column_places,
+    column_values,
+)
 from holdfast.rounding import TINY, charge, round_down, round_up
 
 # Relative bound on the error of two float64 operations and a product: division by the scale, multiplication,
@@ -201,15 +206,15 @@ class TableFamily(Family):
 class Rows(TableFamily):
     """All rows with ||(x - centre) / scale||_p <= radius, inside the domain; others stay."""
 
-    p: float = math.inf
+    norm: float = math.inf
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "p", check_norm(self.p))
+        object.__setattr__(self, "norm", check_norm(self.norm))
 
     @property
     def boxed(self) -> bool:
-        return math.isinf(self.p) and not bool((self.steps > 0).any())
+        return math.isinf(self.norm) and not bool((self.steps > 0).any())
 
     @cached_property
     def moving(self) -> Tensor:
@@ -217,7 +222,7 @@ class Rows(TableFamily):
 
     def _away(self, x: Tensor) -> Tensor:
         """(..., batch, features) -> (..., batch) float64: the distance, rounded up."""
-        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + SCALING_ERROR)
+        return norm_above((x.double() - self.centre.double()) / self.scales, self.norm) * (1 + SCALING_ERROR)
 
     def distance(self, x: Tensor) -> Tensor:
         away = self._away(x)
@@ -232,7 +237,7 @@ class Rows(TableFamily):
 
     def limit(self) -> Tensor:
         headroom = torch.where(self.moving, furthest(self.centre, self.inside) / self.scales, 0)
-        corner = round_up(norm_above(headroom, self.p), ROWS_LIMIT, self.shape[0])
+        corner = round_up(norm_above(headroom, self.norm), ROWS_LIMIT, self.shape[0])
         return torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
 
     def reach(self) -> Tensor:
@@ -240,11 +245,11 @@ class Rows(TableFamily):
         return torch.where(
             limit.isfinite(),
             limit,
-            norm((self.centre.double().abs() + 1) / self.scales * self.moving, self.p),
+            norm((self.centre.double().abs() + 1) / self.scales * self.moving, self.norm),
         )
 
     def slope(self, gradient: Tensor) -> Tensor:
-        return norm(gradient.double() * self.scales * self.moving, dual(self.p))
+        return norm(gradient.double() * self.scales * self.moving, dual(self.norm))
 
     def _extent(self) -> Tensor:
         radius = torch.minimum(self.radius.double(), self.limit())
@@ -255,7 +260,7 @@ class Rows(TableFamily):
         # distance.
         target = round_down(self.radius.double(), POINT_IN_ROWS, self.shape[0])
         delta = torch.where(self.moving, (x.double() - self.centre.double()) / self.scales, 0)
-        pulled = project(delta, target.expand(delta.shape[:-1]), self.p) * self.scales
+        pulled = project(delta, target.expand(delta.shape[:-1]), self.norm) * self.scales
         moved = self._stepped_back(self.inside.clamp(step_from(self.centre, pulled, x)))
         return torch.where(self.contains(x)[..., None], x, torch.where(self.moving, moved, self.centre.to(x)))
 
@@ -271,7 +276,7 @@ class Rows(TableFamily):
         return torch.where(self.steps > 0, torch.where(between, value, centre), x)
 
     def sample(self, count: int, chance: RandomStreams) -> Tensor:
-        away = direction(count, self.p, chance, self.centre)
+        away = direction(count, self.norm, chance, self.centre)
         share = chance.uniform(count, (1,), self.centre).mul(2).clamp_max(1)
         return self.project(
             self.centre + (away * share * self._extent()[:, None] * self.scales).to(self.centre)
@@ -279,7 +284,7 @@ class Rows(TableFamily):
 
     def vertex(self, a: Tensor) -> Tensor:
         slope = torch.where(self.moving, a * self.scales.to(a), 0)
-        step = steepest(slope, self.p) * self._extent().to(a)[:, None] * self.scales.to(a)
+        step = steepest(slope, self.norm) * self._extent().to(a)[:, None] * self.scales.to(a)
         return self.project(self.centre.to(a) + step)
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
@@ -308,7 +313,7 @@ class Rows(TableFamily):
     def minimise_linear(self, a: Tensor) -> Tensor:
         """Return the larger of two lower bounds: over the lp ball, and over the enclosing box."""
         a, centre = a.double(), self.centre.double()[..., None]
-        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + SCALING_ERROR)
+        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.norm)) * (1 + SCALING_ERROR)
         radius = self.radius.double()[:, None]
         fall = torch.where((fall == 0) | (radius == 0), 0, fall * radius)
         at_centre, size = (a @ centre).squeeze(-1), (a.abs() @ centre.abs()).squeeze(-1)
@@ -433,30 +438,23 @@ class ChangedColumns(Counted, TableFamily):
             moves, torch.maximum(centre, most), centre
         )
 
-    def unit_choices(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        every_level: bool = False,
-        thresholds: Callable[[int], Tensor] | None = None,
-    ) -> ColumnChoices:
+    def unit_choices(self, tried: TriedValues, generator: torch.Generator) -> ColumnChoices:
         """Return all values of a word; for a number both sides of every threshold, or evenly spaced values."""
         places = column_places(self.columns.places, self.shape[0]).to(self.centre.device)
         parts = places.shape[1]
         lower, upper = self.feature_bounds()
-        tried = []
+        tables = []
         for column, own in zip(self.columns.each, self.columns.places, strict=True):
             if column.worded:
                 words = torch.eye(len(own), dtype=torch.float64)
-                tried.append(torch.nn.functional.pad(words, (0, parts - len(own))))
+                tables.append(torch.nn.functional.pad(words, (0, parts - len(own))))
             else:
-                ends = thresholds(own[0]) if thresholds is not None and column.movable else None
+                ends = tried.thresholds(own[0]) if tried.thresholds is not None and column.movable else None
                 low, high = float(lower[own[0]]), float(upper[own[0]])
-                values = column_values(column, low, high, max(count, MIN_COLUMN_VALUES), ends)
-                tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
+                values = column_values(column, low, high, max(tried.count, MIN_COLUMN_VALUES), ends)
+                tables.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
         free = self.by_column(self.moving.double()) > 0
-        return ColumnChoices.of_columns(self.centre, places, tried, free)
+        return ColumnChoices.of_columns(self.centre, places, tables, free)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """Return a . centre plus the `radius` best column gains; exact for columns without steps."""

@@ -10,7 +10,6 @@ A linear function is minimised exactly. Units do not interact, so with the gain 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +22,7 @@ from holdfast.derivations import (
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted, Domain, check_centre
-from holdfast.region.unit_choices import MAX_LEVELS, UnitChoices
+from holdfast.region.unit_choices import MAX_LEVELS, TriedValues, UnitChoices
 from holdfast.rounding import charge
 
 
@@ -111,19 +110,12 @@ class Sparse(Counted):
         ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
         return ends[0].to(like), ends[1].to(like)
 
-    def unit_choices(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        every_level: bool = False,
-        thresholds: Callable[[int], Tensor] | None = None,
-    ) -> UnitChoices:
-        """Return `count` evenly spaced values of the domain, or the levels, of each number.
+    def unit_choices(self, tried: TriedValues, generator: torch.Generator) -> UnitChoices:
+        """Return `tried.count` evenly spaced values of the domain, or the levels, of each number.
 
         A unit of several parts takes every combination of their values while these are few, else corners.
         """
-        ladder = self._ladder(count, every_level)
+        ladder = self._ladder(tried.count, tried.every_level)
         free = self.flatten_units(self.free_units())
         return UnitChoices.of_ladder(self.centre, self.axes, ladder, free, generator)
 

@@ -57,7 +57,7 @@ class Radial(BoxMap):
         family = self.region
         u = (self.low + t * (self.high - self.low)).reshape(*t.shape[:-1], *family.shape)
         grouped = family.group_features(u)
-        unit = grouped * _quotient(grouped, math.inf, family.p)
+        unit = grouped * _quotient(grouped, math.inf, family.norm)
         away = (unit * (family.radius.double()[:, None] * family.free())[..., None]).reshape(u.shape)
         return family.domain.clamp((family.centre.double() + away).to(family.centre))
 
@@ -65,7 +65,7 @@ class Radial(BoxMap):
         family = self.region
         reach = (family.radius.double()[:, None] * family.free())[..., None]
         away = family.group_features(x.double() - family.centre.double()) / torch.where(reach > 0, reach, 1)
-        u = family.flatten((away * _quotient(away, family.p, math.inf)).reshape(x.shape))
+        u = family.flatten((away * _quotient(away, family.norm, math.inf)).reshape(x.shape))
         width = self.high - self.low
         return ((u - self.low) / torch.where(width > 0, width, 1)).clamp(0, 1)
 

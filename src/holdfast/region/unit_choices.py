@@ -1,7 +1,7 @@
 """The values that searches over changed units try, for pixels, frames, features, columns and words alike."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -32,6 +32,21 @@ QUERIES_PER_STEP = 128  # Number of such queries in one step of a method (chosen
 LARGE_INPUTS_PER_STEP = 32
 
 
+@dataclass(frozen=True)
+class TriedValues:
+    """Which values a search over changed units tries, where the region does not list them all.
+
+    Attributes:
+        count: values of a number, evenly spaced over its domain, if the region does not list its values.
+        every_level: take all levels of the region, not an evenly spaced choice of them.
+        thresholds: feature -> the values between which the network is constant, both sides of which are tried, too.
+    """
+
+    count: int
+    every_level: bool = False
+    thresholds: Callable[[int], Tensor] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class UnitChoices:
     """Inputs divided into units of equal size, and the values that are tried for each unit of each input.
@@ -44,7 +59,7 @@ class UnitChoices:
     centre: Tensor  # (batch, units, parts)
     table: Tensor  # (batch, units, values, parts)
     open: Tensor  # (batch, units, values) bool: the value may be tried and differs from the input's
-    sampled: bool  # units have so many parts that the table holds only some of their corners
+    sampled: bool  # the table holds only some corners of units that have many parts
 
     @staticmethod
     def of_table(

@@ -7,7 +7,7 @@ of position t, g_t = min over w in S_t of a_t . (v(w) - v(own word)) <= 0, the m
 the k smallest g_t).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import ClassVar
@@ -21,7 +21,7 @@ from holdfast.derivations import (
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted
-from holdfast.region.unit_choices import UnitChoices
+from holdfast.region.unit_choices import TriedValues, UnitChoices
 from holdfast.rounding import charge
 
 Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
@@ -173,14 +173,7 @@ class Words(Counted):
     def unit_grid(self) -> tuple[int, ...]:
         return self.shape[:1]
 
-    def unit_choices(
-        self,
-        count: int,
-        generator: torch.Generator,
-        *,
-        every_level: bool = False,
-        thresholds: Callable[[int], Tensor] | None = None,
-    ) -> UnitChoices:
+    def unit_choices(self, tried: TriedValues, generator: torch.Generator) -> UnitChoices:
         """Return the whole substitution set of every position."""
         table = self.vectors.table[self.choices].to(self.centre)
         free = torch.ones(table.shape[:2], dtype=torch.bool, device=table.device)

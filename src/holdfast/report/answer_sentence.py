@@ -10,7 +10,7 @@ Every sentence counts the same rows as the tables and as `holdfast gate --at`, a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -28,13 +28,14 @@ from holdfast.report.columns import columns_of
 from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart
-from holdfast.report.verdict import VerdictCounts, tally
+from holdfast.report.verdict import VerdictCounts, is_correct, is_labelled, tally
+from holdfast.request import edit_budgets
 from holdfast.result import DONE
 from holdfast.store import Store
 
 NAMED = "the radius of the question"  # Where a radius comes from that the question gives.
 UNBOUNDED = "every certified radius is infinite"
-COUNTED_NORMS = ("0", "words")  # Norms whose radius is a whole number of changes.
+COUNTED_NORMS = ("0", "words", "edits")  # Norms whose radius is a whole number of changes.
 RADIUS_DIGITS = (
     2  # Significant digits of a radius that the question does not name: short enough to read aloud.
 )
@@ -155,12 +156,21 @@ def _median_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float,
     return float(radius), "the median distance of the counterexamples, rounded up"
 
 
+def output_name(question: Question, output: int | None) -> str:
+    """The name of an output, or its number."""
+    names = question.data.classes or ()
+    named = output is not None and output < len(names) and names[output] != str(output)
+    return shorten(names[output], 30) if named and output is not None else str(output)
+
+
 def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
     """What one input is: image, text, table row, or input."""
     source = next((row.source for row in rows if row.source is not None), None)
     if question.frames_are_words:
         noun = "text"
-    elif columns_of(question) is not None or question.data.columns is not None:
+    elif columns_of(question) is not None or (
+        question.data.columns is not None and (source is None or source.x.ndim == 1)
+    ):
         noun = "table row"
     elif source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3):
         noun = "image"
@@ -190,6 +200,10 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
         return (
             "when any 1 word is replaced" if size == "1" else f"when any {size} words or fewer are replaced"
         )
+    if asked.norm == "edits":
+        if any_size:
+            return "under all edits that are allowed"
+        return "under any 1 edit" if size == "1" else f"under any {size} edits or fewer"
     if asked.norm == "0":
         unit = asked.unit or ("pixel" if image else "number")
         if any_size:
@@ -198,15 +212,19 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
     if size == "None":
         return "anywhere in the given box" if asked.box is not None else "anywhere in the region"
     per = "per pixel" if image else "per value"
+    columns = columns_of(question)
+    scaled = columns is not None and any(column.scale != 1 for column in columns.each)
     if asked.drift:
         return f"under any constant offset{'' if any_size else f' of at most {size}'} per feature"
     if any_size:
         change = "any change of any size"
     elif asked.norm in (None, "inf"):
-        change = f"any change of at most {size} {per}"
+        change = f"any change of at most {size} {'times its scale in each column' if scaled else per}"
     else:
         change = f"any change of {norm_name(asked.norm)} size at most {size}"
     frame = "word vector" if frame == "word" else frame
+    if scaled and asked.norm not in (None, "inf") and not any_size:
+        change += " of changes divided by the scale of their column"
     if asked.frames == "each":
         return f"under {change} in any single {frame}"
     if asked.frames == "all":
@@ -222,6 +240,8 @@ def _restrictions(question: Question) -> list[str]:
         found.append(f"{each} k by its share in {shorten(asked.shares, 60)}")
     if asked.substitutes is not None:
         found.append("each word only by its listed substitutes")
+    if isinstance(asked.edits, Mapping):
+        found.append(f"by at most {edit_budgets(asked.edits)}")
     if asked.free is not None:
         found.append("only where the mask allows a change")
     if asked.values is not None:
@@ -234,7 +254,7 @@ def _restrictions(question: Question) -> list[str]:
         found.append(f"with the columns {shorten(', '.join(frozen), 60)} fixed")
     if question.means.arithmetic == "executed":
         found.append("outputs as computed in the arithmetic of the network")
-    if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", None):
+    if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", "edits", None):
         found.append(f"values staying in {shorten(question.model.domain or '', 40)}")
     return found
 
@@ -250,7 +270,7 @@ def _property_phrase(asked: Request, many: bool) -> str:
     if asked.targets is not None:
         return f"{'are' if many else 'is'} not classified as target {shorten(asked.targets, 30)}"
     if not _is_robustness(asked):
-        margin = f" (epsilon {format_nearest(asked.epsilon)})" if asked.epsilon else ""
+        margin = f" by more than {format_nearest(asked.epsilon)}" if asked.epsilon else ""
         return f"keep{s} the property {shorten(asked.property, 40)}{margin}"
     return f"keep{s} {their} class"
 
@@ -259,23 +279,28 @@ def _counts(question: Question, rows: Sequence[InputRow], found: VerdictCounts, 
     """'16 of 20 images keep their class under ...; 3 are shown to change; 1 is unknown.'"""
     noun = input_noun(question, rows, found.count)
     text = f"{found.certified} of {found.count} {noun} {_property_phrase(question.asked, found.certified != 1)} {change}"
-    wrong = sum(row.fails_at_once for row in rows)
-    broken = found.broken - wrong
+    wrong = [row for row in rows if row.fails_at_once]
+    broken = found.broken - len(wrong)
     clauses = [text]
     if broken:
         clauses.append(f"{broken} {'is' if broken == 1 else 'are'} shown {_failure(question.asked)}")
     if wrong:
-        verb = "is" if wrong == 1 else "are"
-        clauses.append(f"{wrong} {verb} {_fails_at_once(question.asked)} without any change")
+        clauses.append(_failing_clause(question.asked, wrong))
     if found.unknown:
-        missing = f" ({found.not_measured} of these not measured)" if found.not_measured else ""
+        missing = f" ({found.not_measured} of these unfinished)" if found.not_measured else ""
         clauses.append(f"{found.unknown} {'is' if found.unknown == 1 else 'are'} unknown{missing}")
     return "; ".join(clauses) + "."
 
 
-def _fails_at_once(asked: Request) -> str:
+def _failing_clause(asked: Request, rows: Sequence[InputRow]) -> str:
+    """'2 are misclassified without any change', of inputs that fail the property themselves."""
+    verb = "is" if len(rows) == 1 else "are"
     plain = asked.within is None and asked.threshold is None and asked.targets is None
-    return "misclassified" if plain and _is_robustness(asked) else "failing"
+    if not plain or not _is_robustness(asked):
+        return f"{len(rows)} {verb} failing without any change"
+    if all(is_labelled(row) and is_correct(row) for row in rows):
+        return f"{len(rows)} {'ties' if len(rows) == 1 else 'tie'} with another class without any change"
+    return f"{len(rows)} {verb} misclassified without any change"
 
 
 def _failure(asked: Request) -> str:
@@ -304,8 +329,17 @@ def _robustness(
         # Between two counts of changes the smaller one is meant.
         chosen = (float(math.floor(at)) if _is_counted(question, rows) else at), NAMED
     if chosen is None:
-        noun = input_noun(question, rows, len(rows) + silent)
-        which = f"any of the {len(rows) + silent} {noun}" if len(rows) + silent > 1 else f"the {noun}"
+        wrong = [row for row in rows if row.fails_at_once]
+        count = len(rows) + silent
+        noun = input_noun(question, rows, count)
+        if wrong:
+            clause = _failing_clause(question.asked, wrong)
+            rest = count - len(wrong)
+            others = (
+                f"; of the other {rest} nothing is certified, and no counterexample was found" if rest else ""
+            )
+            return f"Of {count} {noun}, {clause}{others}."
+        which = f"any of the {count} {noun}" if count > 1 else f"the {noun}"
         return f"No {parts[0].sense.quantity} is certified for {which}, and no counterexample was found."
     radius = question.asked.radius if rows[0].objective.scored else chosen[0]
     found = tally(rows, chosen[0], silent=silent)
@@ -345,7 +379,8 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     )
     if boxes == 1 and len(both) <= MOST_RANGES:
         ranges = [
-            f"output {output} stays between {format_lower(low[index, output].bracket.lower.value)} and "
+            f"output {output_name(question, output)} stays between "
+            f"{format_lower(low[index, output].bracket.lower.value)} and "
             f"{format_upper(high[index, output].bracket.upper.value)}"
             for index, output in sorted(both, key=str)
         ]

@@ -1,4 +1,6 @@
-"""Tables of commands with a page of their own shape: verdicts, ranges, risks, saliency maps, coverage."""
+"""Tables of commands with a page of their own shape: verdicts, ranges, risks, saliency maps, smoothed classes,
+coverage.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,11 +10,13 @@ from itertools import groupby, islice
 from markupsafe import Markup
 
 from holdfast.api.risk import estimate_text, risks_of
+from holdfast.certify.smoothing import smoothed_of
 from holdfast.formatting import format_bounds as rounded_ends
-from holdfast.formatting import format_nearest, format_range, shorten
+from holdfast.formatting import format_lower, format_nearest, format_range, shorten
+from holdfast.report.answer_sentence import output_name
 from holdfast.report.class_probabilities import map_image, map_of
 from holdfast.report.picture import show
-from holdfast.report.plots import intervals
+from holdfast.report.plots import intervals, sampled
 from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import DONE, Bracket, Record
 from holdfast.store import Store, StoredInput
@@ -37,7 +41,8 @@ class AnswerTable:
     """A table on the page.
 
     heading, hint: its title and explanation. columns: names, and whether they hold numbers. left_out: rows
-    not shown. counts: numbers with their descriptions. plot: inline SVG.
+    not shown. counts: numbers with their descriptions. plots: a chart as inline SVG, for wide and for
+    narrow screens.
     """
 
     heading: str
@@ -46,7 +51,7 @@ class AnswerTable:
     rows: Sequence[Sequence[str]]
     left_out: int = 0
     counts: Sequence[tuple[int, str]] = ()
-    plot: str = ""
+    plots: tuple[str, str] | None = None
 
 
 def answer_table(store: Store) -> AnswerTable | None:
@@ -142,7 +147,6 @@ def _ranges(store: Store) -> AnswerTable:
     """reach: the proved and the reached range of each output of each box."""
     rows, drawn = [], list[tuple[str, tuple[Bracket, Bracket]]]()
     named, tolerance = _inputs_by_number(store), store.question.asked.tolerance or 0.0
-    closed = 0
     for box, records in islice(_by_input(store), MOST_ROWS):
         ends: dict[int, dict[str, Bracket]] = {}
         for record in records:
@@ -152,19 +156,21 @@ def _ranges(store: Store) -> AnswerTable:
             if low is None or high is None:
                 continue
             gap = max(low.gap, high.gap)
-            closed += gap <= tolerance
             stored = named.get(box)
-            drawn.append((f"box {box}, output {output}", (low, high)))
+            which = output_name(store.question, output)
+            drawn.append((f"box {box}, output {which}", (low, high)))
             rows.append(
                 [
                     str(box),
                     shorten(stored.name) if stored and stored.name != str(box) else "",
-                    str(output),
+                    which,
                     *_outer_and_met(low, high),
                     format_nearest(gap),
                     "yes" if gap <= tolerance else "no",
                 ]
             )
+    if len({row[0] for row in rows}) == 1:
+        drawn = [(label.partition(", ")[2], ends) for label, ends in drawn]
     hint = (
         "For every input in the box, the output stays in the proved range. The limits of the "
         "reached range come from concrete "
@@ -181,13 +187,15 @@ def _ranges(store: Store) -> AnswerTable:
         ("gap", True),
         (f"known to {tolerance:g}", False),
     ]
-    counts = [(closed, f"of {len(rows)} ranges known to {tolerance:g}")]
     if not any(row[1] for row in rows):
         columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]
-    plot = Markup(intervals.draw([name for name, _ in drawn], [ends for _, ends in drawn]))
+    names, ends_of = [name for name, _ in drawn], [ends for _, ends in drawn]
+    wide, narrow = (Markup(intervals.draw(names, ends_of, narrow=small)) for small in (False, True))
     if len(drawn) > intervals.MOST_LINES:
         hint += f" The chart shows the first {intervals.MOST_LINES} of them."
-    return AnswerTable("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts, plot)
+    return AnswerTable(
+        "Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), [], (wide, narrow)
+    )
 
 
 def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
@@ -377,10 +385,59 @@ def _maps(store: Store) -> AnswerTable:
     )
 
 
+def _tabulate_smoothing(store: Store) -> AnswerTable:
+    """smoothing: the smoothed class of each input, its sampled share and the radius in which it stays."""
+    question, named = store.question, _inputs_by_number(store)
+    rows, radii, undecided, budget = [], list[float](), 0, PICTURE_BYTES
+    for index, records in islice(_by_input(store, aside=True), MOST_ROWS):
+        stored, record = named.get(index), records[0]
+        found = smoothed_of(record)
+        shown = stored is not None and stored.tokens is None and budget >= 0
+        picture = show(stored.x, None).input if stored is not None and shown else Markup()
+        budget -= len(picture)
+        label = class_name(question, stored.label) if stored else ""
+        if not found.measured:
+            rows.append([str(index), picture, "–", "not measured", label, "–", record.status])
+            continue
+        radii.append(found.radius.value)
+        undecided += found.prediction is None
+        rows.append(
+            [
+                str(index),
+                picture,
+                Markup('<span class="sampled">{}</span>').format(format_lower(found.radius.value)),
+                "no majority" if found.prediction is None else class_name(question, found.prediction),
+                label,
+                format_lower(found.p_lower),
+                record.status,
+            ]
+        )
+    hint = (
+        "The smoothed network answers with the most frequent class under the noise. Its share is a lower "
+        "confidence bound (Clopper and Pearson); where it exceeds one half, the class stays within "
+        "the radius sigma * Phi^-1(share) in the L2 norm (Cohen, Rosenfeld and Kolter 2019). The confidence "
+        "holds for each input by itself. Nothing here is a bound of the network without noise."
+    )
+    columns = [
+        ("#", True),
+        ("input", False),
+        ("radius (sampled)", True),
+        ("smoothed class", False),
+        ("label", False),
+        ("its share, at least", True),
+        ("status", False),
+    ]
+    wide, narrow = (Markup(sampled.draw(radii, narrow=small)) for small in (False, True))
+    left_out = len(store.answered_inputs()) - len(rows)
+    counts = [(undecided, f"of {len(rows)} have no majority: radius 0")]
+    return AnswerTable("Smoothed classes", hint, columns, rows, left_out, counts, (wide, narrow))
+
+
 TABLES: dict[str, Callable[[Store], AnswerTable]] = {
     "verify": _verdicts,
     "reach": _ranges,
     "risk": _risks,
     "saliency": _maps,
+    "smoothing": _tabulate_smoothing,
     "testgen": _tests,
 }

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from holdfast.formatting import capitalise, format_bounds, format_nearest, format_range
 from holdfast.question_text import describe_question
-from holdfast.report.answer_sentence import answer_of
+from holdfast.report.answer_sentence import answer_of, decisive_radius
 from holdfast.report.evidence_sources import sources
 from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
+from holdfast.report.population import population_sentence
 from holdfast.report.question import hashes
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import DEEPTRE_NOTE, totals_of
@@ -37,6 +38,7 @@ def render(store: Store) -> str:
             *([f"### {capitalise(part.heading)}"] if run.others else []),
             _ends(one, count),
             _at_radii(one, count),
+            *_population(one),
         ]
     parts += [MEANING, _methods(store), _facts(run)]
     return "\n\n".join(parts) + "\n"
@@ -98,6 +100,16 @@ def _at_radii(run: Run, count: int) -> str:
         [run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words],
         rows,
     )
+
+
+def _population(run: Run) -> list[str]:
+    """The share certified in the population, where the question names the radius."""
+    chosen = decisive_radius(run.question, run.rows)
+    if chosen is None:
+        return []
+    found = tally(run.rows, chosen[0], silent=run.silent)
+    told = population_sentence(found.certified, found.count, chosen[1], run.question.command)
+    return [told] if told else []
 
 
 def _methods(store: Store) -> str:

@@ -54,10 +54,7 @@ def pictures_of(row: InputRow, question: Question) -> Pictures | None:
     before, witness = source.x.tolist(), row.witness
     after = before if witness is None or witness.shape != source.x.shape else witness.tolist()
     changed = {name: (was, now) for name, was, now in columns.changes(before, after)}
-    described = [
-        (column.name, column.describe_numbers([before[i] for i in own]))
-        for column, own in zip(columns.each, columns.places, strict=True)
-    ]
+    described = columns.describe_row(before)
     shown = sorted(described, key=lambda pair: pair[0] not in changed)[: max(MOST, len(changed))]
     more = (
         Markup("<small>and {} unchanged columns</small>").format(len(described) - len(shown))

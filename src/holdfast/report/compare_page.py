@@ -49,6 +49,12 @@ def thumbnails(store: Store) -> dict[int, Markup]:
     return found
 
 
+def _unit_of_norm(norm: str | None) -> str:
+    """What a radius counts or measures."""
+    counted = {None: "", "words": "replaced words", "edits": "edits"}
+    return counted[norm] if norm in counted else f"{norm_name(norm)} norm"
+
+
 def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> str:
     """Return the page. pictures: thumbnails of the inputs of the first run by index."""
     names = [side.name for side in found.sides]
@@ -60,7 +66,7 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     return template("compare.html.j2").render(
         answer=comparison_sentence(found),
         headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_describe_question(found)}?",
-        norm="" if norm is None else "replaced words" if norm == "words" else f"{norm_name(norm)} norm",
+        norm=_unit_of_norm(norm),
         names=names,
         quantity=quantity,
         rises=found.sense.rises,

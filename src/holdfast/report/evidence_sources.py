@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.report.question import setting
-from holdfast.report.standard import Tags, tags_of
+from holdfast.report.standard import Tags, meaning_of, tags_of
 from holdfast.result import Bound, Evidence, Record
 
 
 @dataclass(frozen=True)
-class Source:
+class BoundSource:
     """One origin of bounds or estimates: a method with its settings."""
 
     role: str
@@ -23,12 +23,13 @@ class Source:
     assumptions: str
     checks: str
     tags: Tags
+    meaning: str
 
 
-def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
+def sources(records: Iterable[Record]) -> list[tuple[BoundSource, int]]:
     """Return every origin with the number of its bounds or estimates, the most frequent first."""
-    found: Counter[Source] = Counter()
-    seen: dict[tuple[str, int], tuple[Evidence, Source]] = {}  # Stored records share their evidence.
+    found: Counter[BoundSource] = Counter()
+    seen: dict[tuple[str, int], tuple[Evidence, BoundSource]] = {}  # Stored records share their evidence.
     for record in records:
         bracket = record.bracket
         for role, bound in (
@@ -49,9 +50,9 @@ def sentences(parts: Iterable[str]) -> str:
     return " ".join(f"{part.rstrip('.')}." for part in parts)
 
 
-def _source(role: str, bound: Bound) -> Source:
+def _source(role: str, bound: Bound) -> BoundSource:
     evidence = bound.evidence
-    return Source(
+    return BoundSource(
         role=role,
         kind=evidence.kind,
         method=evidence.method,
@@ -62,4 +63,5 @@ def _source(role: str, bound: Bound) -> Source:
         assumptions=sentences(evidence.assumptions),
         checks=sentences(evidence.checks),
         tags=tags_of(evidence),
+        meaning=meaning_of(evidence),
     )

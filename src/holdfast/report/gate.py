@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import BadInput
 from holdfast.formatting import format_lower, format_nearest, format_percent, format_upper
 from holdfast.report.pairing import Run, pair_rows
+from holdfast.report.population import SAMPLING, certified_share_bound
 from holdfast.report.summary import InputRow, bracket_text, mean_of
 from holdfast.report.verdict import (
     Verdict,
@@ -31,6 +32,8 @@ class Rules:
     is given.
     max_unknown    maximum share that is unknown there, and of a baseline, not measured.
     min_accuracy   minimum share of correctly classified inputs.
+    confidence     with min_certified: the share of the population is meant, and its lower confidence bound
+    counts.
     slack          allowed loss against a baseline: absolute for shares, relative for the mean radius.
     """
 
@@ -40,6 +43,7 @@ class Rules:
     min_accuracy: float | None = None
     slack: float = 0.0
     max_unknown: float | None = None
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_certified", "max_broken", "min_accuracy", "slack", "max_unknown"):
@@ -48,6 +52,10 @@ class Rules:
                 raise BadInput(
                     f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9."
                 )
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise BadInput(f"--confidence {self.confidence}: it must lie between 0 and 1, as in 0.95.")
+        if self.confidence is not None and self.min_certified is None:
+            raise BadInput("--confidence is about a share of a population: give --min-certified too.")
         if self.at is not None and math.isnan(self.at):
             raise BadInput("--at: not a number.")
 
@@ -118,17 +126,17 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
         not_certified = _names_of(run, rules, "broken") + _names_of(run, rules, "unknown")
         # 1e-9 absorbs the rounding of the product: 0.9 of 10 inputs are 9.
         passed = found.certified >= rules.min_certified * found.count - 1e-9
-        checks.append(
-            _shares(
-                "certified",
-                words,
-                passed,
-                f"at least {format_percent(rules.min_certified)}",
-                found,
-                found.certified,
-                not_certified,
-            )
-        )
+        wanted = f"at least {format_percent(rules.min_certified)}"
+        share = None
+        if rules.confidence is not None and found.count:
+            share = certified_share_bound(found.certified, found.count, rules.confidence)
+            passed = share >= rules.min_certified
+            wanted += f" of the population with confidence {format_percent(rules.confidence)}"
+        check = _shares("certified", words, passed, wanted, found, found.certified, not_certified)
+        if share is not None:
+            told = f"at least {format_lower(100 * share, 3)} % of the population (Clopper and Pearson), {SAMPLING}"
+            check = replace(check, found=f"{check.found}; {told}")
+        checks.append(check)
     if rules.max_broken is not None and found is not None:
         strict = rules.max_unknown is None
         counted = found.broken + (found.unknown if strict else 0)
@@ -171,7 +179,7 @@ def _shares(
     details: tuple[str, ...],
 ) -> Check:
     stopped = found.not_measured - found.silent
-    missing = [f"{stopped} of these not measured"] if stopped else []
+    missing = [f"{stopped} of these unfinished"] if stopped else []
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
     unanswered = "".join(f", {text}" for text in missing)
     result = (

@@ -41,8 +41,12 @@ class Heat:
 
     @staticmethod
     def within(records: Sequence[Record]) -> "Heat":
-        """Return the scale of one sentence: from its smallest to its largest radius."""
+        """Return the scale of one sentence: from its smallest to its largest radius; probabilities have the
+        scale from 0 to 1.
+        """
         by_lower = ranks_by_lower_bound(records)
+        if records and records[0].goal == "probability":
+            return Heat(0.0, 1.0, by_lower, "word")
         ends = [
             v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)
         ]
@@ -55,9 +59,10 @@ class Heat:
             return "open"
         if math.isinf(value):
             return "h0" if is_unbreakable(bracket) else "open"
-        share = (
-            min(1.0, max(0.0, (value - self.low) / (self.high - self.low))) if self.high > self.low else 0.0
-        )
+        if self.high > self.low:
+            share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        else:
+            share = 0.0 if value <= 0 else 1.0  # All are equal: none breaks before another, unless at once.
         return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
 
     def word(self, bracket: Bracket) -> Markup:

@@ -12,13 +12,14 @@ from holdfast.report.class_probabilities import Map, map_of, pack_answers
 from holdfast.report.columns import pictures_of
 from holdfast.report.heat_map import Heat
 from holdfast.report.picture import Pictures
-from holdfast.report.sentence import sentences
+from holdfast.report.sentence import edited_sentences, sentences
 from holdfast.report.summary import InputRow, class_name, frame_name, word_name
 from holdfast.report.verdict import is_correct, verdict, verdict_text
 from holdfast.result import Bound
 
 PICTURE_BYTES = 450_000  # Bytes of pictures on one page, so that a page of 1,000 inputs stays below 1 MB.
 ATTRIBUTE = 20  # Bytes of the name and quotes of a packed attribute; counted against PICTURE_BYTES.
+BY_DEFINITION = "by definition"  # Where a trivial bound is the exact answer.
 LONG_NOTE = 400  # Characters of a note; longer ones are cut.
 SORTED_DIGITS = 7  # Digits of the hidden bounds by which the page sorts; the shown ones have 4.
 BLANK = Pictures(Markup(), Markup(), Markup())
@@ -101,7 +102,7 @@ def _line(
         if 0 < lower.value < LEAST_SHOWN
         else format_bounds(lower.value, upper.value, SORTED_DIGITS)
     )
-    closed = "by definition" if row.bracket.closed else ""
+    closed = BY_DEFINITION if row.bracket.closed else ""
     unproved, unseen = closed or "nothing proved yet", closed or f"{row.sense.missing} yet"
     return InputLine(
         row=row,
@@ -133,8 +134,8 @@ def _is_sentence(row: InputRow, question: Question) -> bool:
 
 def _end(bound: Bound, shown: str, unmoved: str) -> BoundCell:
     evidence = bound.evidence
-    if evidence.method == "definition":
-        return BoundCell(shown, "none", unmoved)
+    if evidence.method == "definition":  # The trivial bound is shown only where it is the answer.
+        return BoundCell(shown if unmoved == BY_DEFINITION else "-", "none", unmoved)
     return BoundCell(shown, evidence.kind, f"{evidence.kind}, {evidence.method}")
 
 
@@ -142,6 +143,8 @@ def _pictures(row: InputRow, question: Question, heat: Heat, side: int) -> Pictu
     if row.source is None:
         return BLANK
     witness = row.witness
+    if row.source.tokens is not None and question.asked.norm == "edits":
+        return edited_sentences(row.source, witness, question.model.vocabulary or ())
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.changed_frame)
     shown = pictures_of(row, question) or picture.show(

@@ -15,14 +15,16 @@ from markupsafe import Markup
 from holdfast.formatting import shorten
 from holdfast.question import Question
 from holdfast.question_text import describe_question
-from holdfast.report.answer_sentence import answer_sentence, decisive_radius
+from holdfast.report.answer_sentence import COUNTED_NORMS, answer_sentence, decisive_radius
 from holdfast.report.answers import answer_table as own_answer
+from holdfast.report.claim_list import listed_claims
 from holdfast.report.class_probabilities import names_of
 from holdfast.report.evidence_sources import sources
 from holdfast.report.heat_map import Heat
 from holdfast.report.input_table import PICTURE_BYTES, InputLine, heat_of, lines_of
 from holdfast.report.page_shape import shape_of
 from holdfast.report.plots import band, convergence, share, times
+from holdfast.report.population import population_sentence
 from holdfast.report.question import command_line, hashes, preparation
 from holdfast.report.question import displayed_settings as shown_of
 from holdfast.report.standard import properties_of
@@ -106,6 +108,10 @@ class Section:
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
 
+    def population(self, command: str) -> str:
+        """What the count of certified inputs says about the population; empty where it says nothing."""
+        return population_sentence(self.tally.certified, self.tally.count, self.at_why, command)
+
     @cached_property
     def labelled(self) -> bool:
         """Whether the table has columns for the label and the prediction: not where all inputs are stored
@@ -115,6 +121,11 @@ class Section:
         return not all(
             source is not None and source.label is None and source.prediction is None for source in sources
         )
+
+    @cached_property
+    def as_words(self) -> bool:
+        """Whether inputs are shown as words, shaded, and not with a strip of cells."""
+        return any(row.source is not None and row.source.tokens is not None for row in self.part.rows)
 
     @cached_property
     def seen(self) -> bool:
@@ -212,6 +223,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     common = {
         "thing": frame_name(question),
         "verify": question.command == "verify",
+        "asked_command": question.command,
         "shape": shape,
         "title": _title(question),
         "answer": answer_sentence(question, parts, len(known_inputs - parts[0].answered)),
@@ -224,6 +236,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
         "answered": len(answered),
         "several": len(parts) > 1,
+        "counted": question.asked.norm in COUNTED_NORMS and shape.means,
     }
     yield template("report.html.j2").render(
         **common,
@@ -231,6 +244,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         pages=_pages(1, names, places, len(known_inputs)),
         every=every,
         own=own_answer(store),
+        claims=listed_claims(store),
         command=command_line(question, location.folder),
         begun_in=question.begun_in,
         prepared=preparation(question),

@@ -18,12 +18,19 @@ class PageShape:
               kind of number on one scale.
     folded    whether each part starts folded, because a table above (see `answers`) already gives the
     answer row by row.
+    bounds    whether a row has lower and upper bounds: randomised smoothing has estimates only.
     """
 
     row: str = "input"
     plots: tuple[str, ...] = ("band", "share", "convergence", "times")
     means: bool = True
     folded: bool = False
+    bounds: bool = True
+
+    @property
+    def contents(self) -> str:
+        """What the folded part holds of every row."""
+        return "numbers, charts and the bounds" if self.bounds else "the estimate and its cost"
 
     @property
     def rows(self) -> str:
@@ -35,7 +42,7 @@ SHAPES = {
     "reach": PageShape(row="output", plots=("times",), means=False, folded=True),
     "risk": PageShape(plots=("band", "share"), folded=True),
     "saliency": PageShape(plots=("times",), means=False, folded=True),
-    "smoothing": PageShape(plots=("band",), means=False),
+    "smoothing": PageShape(plots=(), means=False, folded=True, bounds=False),
     "testgen": PageShape(row="coverage item", plots=("times",), means=False, folded=True),
 }
 

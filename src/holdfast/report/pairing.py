@@ -234,7 +234,7 @@ def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[fl
     sense = first.sense if first is not None else RADIUS
     if first is not None and first.objective.scored:
         return (0.0,)
-    if sense == RADIUS and question.asked.norm in ("0", "words"):
+    if sense == RADIUS and question.asked.norm in ("0", "words", "edits"):
         return (1.0, 2.0, 3.0)
     ends = np.concatenate([bounds_of(rows) for rows in columns] or [np.zeros((0, 2))])
     ends = ends[:, :: 1 if sense.rises else -1]  # Proved, witnessed.

@@ -55,7 +55,7 @@ def show(x: Array, witness: Array | None, names: Sequence[str] = (), side: int =
     if look is not _numbers and not np.isfinite(other).all():
         look = _numbers
     change = other.astype(float) - x.astype(float)
-    size = Markup("<small>{}</small>").format(describe_change(change))
+    size = Markup("<small>{}</small>").format(describe_change(change) + describe_decibels(change, x))
     return Pictures(look("input", x, other), look("witness", other, x), _change(change, side) + size)
 
 
@@ -114,6 +114,14 @@ def describe_change(change: Array) -> str:
     if not change.size:
         return ""
     return f"{np.count_nonzero(change)} of {change.size}, ±{float(np.abs(change).max()):.2g}"
+
+
+def describe_decibels(change: Array, x: Array) -> str:
+    """Return ', -70 dB of the peak' for a waveform: the largest change relative to its largest value."""
+    most, peak = (float(np.abs(some).max(initial=0)) for some in (change, x))
+    if not is_wave(x) or not most > 0 or not peak > 0:
+        return ""
+    return f", {20 * math.log10(most / peak):.1f} dB of the peak"
 
 
 def drawable(x: Array) -> bool:
@@ -232,8 +240,8 @@ def _image(name: str, data: bytes) -> Markup:
 
 
 def _numbers(name: str, x: Array, other: Array | None) -> Markup:
-    """Render a few numbers, those that the counterexample changes marked; of many numbers only shape and
-    range.
+    """Render a few numbers, and mark the ones that the counterexample changes; of many numbers only shape
+    and range.
     """
     if not 0 < x.size <= FEWEST_NUMBERS:
         ends = f", {format_nearest(float(x.min()))} to {format_nearest(float(x.max()))}" if x.size else ""

@@ -16,7 +16,13 @@ POSITIONAL = {
     "reach": ("model",),
     "monitor evaluate": ("folder",),
 }
-OPTIONS = {"constants": "--constant"}  # Options whose name differs from that of their field.
+# Commands without a radius, whose pages therefore need not say what its units are.
+WITHOUT_RADII = ("verify", "reach", "monitor", "saliency")
+OPTIONS = {
+    "epsilon": "--margin",
+    "networks": "--net",
+    "constants": "--constant",
+}  # Options whose name differs from that of their field.
 
 
 def band_of(within: str | None, forecast: float, outputs: str | None, output: int) -> str:
@@ -46,7 +52,7 @@ def hashes(question: Question) -> list[tuple[str, str]]:
 
 
 def displayed_settings(question: Question) -> dict[str, object]:
-    """Return the settings of a question for the page, without those that only resuming needs."""
+    """Return the settings of a question for the page, without the settings that only `resume` needs."""
     settings: dict[str, object] = {
         "asked": describe_question(question),
         "command": question.command,
@@ -77,6 +83,8 @@ def preparation(question: Question) -> str:
             f"the network receives (x - mean) / std with mean {setting(mean or 0)} and std "
             f"{setting(std or 1)}"
         )
+    if question.command.split(" ")[0] in WITHOUT_RADII:
+        return capitalise("; ".join(parts or ["the network receives the data unchanged"])) + "."
     units = (
         f"radii are in units of x, whose domain is {question.model.domain}"
         if question.model.domain
@@ -86,8 +94,12 @@ def preparation(question: Question) -> str:
 
 
 def class_list(question: Question) -> str:
-    """Return the class names by number, the first LONG_LIST of them; empty without names."""
+    """Return the class names by number, the first LONG_LIST of them; empty without names, or where they are
+    these numbers.
+    """
     names = question.data.classes or ()
+    if all(name == str(number) for number, name in enumerate(names)):
+        return ""
     more = f" and {len(names) - LONG_LIST} more" if len(names) > LONG_LIST else ""
     return ", ".join(f"{number} {shorten(name, 30)}" for number, name in enumerate(names[:LONG_LIST])) + more
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from holdfast.report.heat_map import Heat
 from holdfast.report.picture import Pictures
 from holdfast.report.summary import weakest_frames, word_name
+from holdfast.report.text_difference import difference_markup, text_difference
 from holdfast.result import Record
 from holdfast.store import StoredInput
 
@@ -59,6 +60,20 @@ def sentences(
         after,
         Markup('<p class="swaps">{}<small>{} of {} words</small></p>').format(swaps, len(moved), len(tokens)),
     )
+
+
+def edited_sentences(source: StoredInput, witness: Array | None, vocabulary: Sequence[str]) -> Pictures:
+    """Render a text, the edited text that is its counterexample, and what was inserted and deleted."""
+    tokens = source.tokens or ()
+    places = shown_positions(len(tokens), ())
+    before = _join_words(
+        {k: Markup("<b>{}</b>").format(word_name(int(tokens[k]), vocabulary)) for k in places}, len(tokens)
+    )
+    if witness is None:
+        return Pictures(before, Markup(), Markup())
+    words = text_difference(tokens, witness, vocabulary)
+    after = difference_markup([word for word in words if word.change != "deleted"])
+    return Pictures(before, after, difference_markup(words))
 
 
 def changed_positions(tokens: Array, x: Array, witness: Array | None, alone: int | None = None) -> list[int]:

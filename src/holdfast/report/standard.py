@@ -33,6 +33,30 @@ def tags_of(evidence: Evidence) -> Tags:
     )
 
 
+def meaning_of(evidence: Evidence) -> str:
+    """Say what the attributes of the method mean for this number, which a reader may take for doubts about it."""
+    kind = evidence.traits
+    if evidence.kind == "proved":
+        told = "It holds for every input of its region."
+        if not kind.complete:
+            told += " Incomplete: the method may leave other inputs undecided; it did not leave this one."
+        if not kind.exact:
+            told += " Approximate: the true value may lie beyond the proved bound, on the safe side."
+        if kind.seeded:
+            told += " Not deterministic: another seed may prove another bound; this one holds with any."
+        return told
+    if evidence.kind == "witnessed":
+        told = "A concrete input shows it."
+        if not kind.complete:
+            told += " Incomplete: no counterexample from this method would prove nothing."
+        if not kind.exact:
+            told += " Approximate: a worse input may exist."
+        return told
+    if evidence.kind == "sampled":
+        return "It holds with the stated confidence, and not for every input."
+    return "A guess: it bounds nothing."
+
+
 @dataclass(frozen=True)
 class StandardProperty:
     """One of the standard's four properties."""

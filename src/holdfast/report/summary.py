@@ -145,10 +145,10 @@ def parts_of(rows: Iterable[InputRow]) -> list[QuestionPart]:
 
 
 def order_parts(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
-    """Return the parts in the order of SENSES."""
+    """Return the parts in the order of QUANTITIES."""
     found = [QuestionPart(name, group[0].sense, group) for name, group in groups.items()]
-    order = list(QUANTITIES.values())
-    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [
+    order = [known.quantity for known in QUANTITIES.values()]
+    return sorted(found, key=lambda part: (order.index(part.sense.quantity), part.name)) or [
         QuestionPart("", RADIUS, ())
     ]
 

@@ -89,7 +89,7 @@ class VerdictCounts:
     def unknown_text(self) -> str:
         """The number of unknown inputs, and how many of them were not measured."""
         return f"{self.unknown} unknown" + (
-            f" ({self.not_measured} of these not measured)" if self.not_measured else ""
+            f" ({self.not_measured} of these unfinished)" if self.not_measured else ""
         )
 
 

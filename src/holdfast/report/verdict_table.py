@@ -20,7 +20,11 @@ from holdfast.verification.instances import contradicts
 def competition(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterator[str]:
     """Yield the answer, the counterexample, and remarks as lines that begin with a semicolon."""
     yield found.answer
-    if found.witness is not None and found.outputs is not None:
+    if found.values:  # the format of VNN-LIB 2
+        for tensor, numbers in found.values:
+            yield f"{tensor.name} {tensor.kind} [{','.join(map(str, tensor.shape))}]"
+            yield "\n".join(map(repr, numbers))
+    elif found.witness is not None and found.outputs is not None:
         inputs = [f"(X_{i} {value!r})" for i, value in enumerate(found.witness.flatten().tolist())]
         outputs = [f"(Y_{i} {value!r})" for i, value in enumerate(found.outputs.tolist())]
         yield "(" + "\n".join([*inputs, *outputs]) + ")"

@@ -1,7 +1,7 @@
 """Names and directions of the quantities that brackets hold, by the goal of their records."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.result import Bound, Bracket, Goal
 
@@ -66,9 +66,21 @@ QUANTITIES = {  # In the order of a page.
 }
 
 
+# Headings of the parts of an evaluated monitor (holdfast.monitor.evaluate.PARTS).
+PROBABILITY_HEADINGS = {
+    "now": "the probability that the answer at the changed place stays",
+    "final": "the probability that the final answer stays",
+}
+
+
 def quantity_of(goal: Goal, part: str = "") -> Quantity:
-    """Return the sense of a goal; the smallest value of an output is a worst score with another name."""
-    return QUANTITIES["smallest" if goal == "worst" and part == "smallest" else goal]
+    """Return the sense of a goal; the smallest value of an output is a worst score with another name, and a
+    monitor compares two answers.
+    """
+    found = QUANTITIES["smallest" if goal == "worst" and part == "smallest" else goal]
+    if goal == "probability" and part in PROBABILITY_HEADINGS:
+        return replace(found, heading=PROBABILITY_HEADINGS[part])
+    return found
 
 
 def has_separate_outputs(goal: Goal, part: str) -> bool:

@@ -116,6 +116,8 @@ def _add(whole: Store, run: Store) -> None:
         ]
         if answers := run.answers(unchanged):
             whole.put_answers(answers)
+    if claims := run.claims():
+        whole.put_claims(claims)
     for table, columns in (("history", 7), ("artefact", 5)):
         for some in in_batches(run.rows_of(table), KEYS):
             with whole.transaction() as connection:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -37,6 +38,11 @@ from holdfast.store.tables import LAST, RECORD, ROWS_PER_QUERY, Tables
 # not miss them.
 ANSWER = """CREATE TABLE IF NOT EXISTS answer (
     position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, shown REAL, body TEXT NOT NULL,
+    PRIMARY KEY (position, frame, part)
+)"""
+# The table is created when claims are first written, as that of answers.
+CLAIM = """CREATE TABLE IF NOT EXISTS claim (
+    position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, body TEXT NOT NULL,
     PRIMARY KEY (position, frame, part)
 )"""
 # The bound that a record's witness shows: the upper bound, or the lower bound where the largest value is the
@@ -235,6 +241,22 @@ class RecordTable(Tables):
         with self.transaction() as connection:
             connection.execute(ANSWER)
             connection.executemany(query, rows)
+
+    def put_claims(self, claims: Mapping[Key, Mapping[str, Any]]) -> None:
+        """Store what records are about, in the format of a certificate, as JSON."""
+        rows = [(*columns_of(key), json.dumps(claim)) for key, claim in claims.items()]
+        with self.transaction() as connection:
+            connection.execute(CLAIM)
+            connection.executemany("INSERT OR REPLACE INTO claim VALUES (?, ?, ?, ?)", rows)
+
+    def claims(self, keys: Iterable[Key] | None = None) -> dict[Key, dict[str, Any]]:
+        """What records are about, of all records or of these keys; runs of earlier versions store nothing."""
+        if not self.has("claim"):
+            return {}
+        query = "SELECT position, frame, part, body FROM claim"
+        rows = self.query_rows(query) if keys is None else self.of_keys(query, keys)
+        with report_damage(self.folder / FILE):
+            return {key_of(*row[:3]): dict(json.loads(row[3])) for row in rows}
 
     def answers(self, keys: Iterable[Key] | None = None) -> dict[Key, Answers]:
         """The stored answers that belong to the present witnesses, of all records or of these keys.

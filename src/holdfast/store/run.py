@@ -158,6 +158,8 @@ def begin(path: Path, question: Question, provenance: Mapping[str, Any]) -> tupl
             f"{path} already holds a run. Continue it with 'holdfast resume {path}', or choose another "
             f"folder."
         )
+    if path.is_file():
+        raise StoreError(f"{path}: cannot begin a run there: it is a file, and a run is a folder.")
     try:
         path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:

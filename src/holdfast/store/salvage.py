@@ -20,7 +20,7 @@ from holdfast.question import Question
 from holdfast.store import database
 from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import FILE, KEYS, LOG
-from holdfast.store.record_table import ANSWER, UPSERT
+from holdfast.store.record_table import ANSWER, CLAIM, UPSERT
 from holdfast.store.rows import ARTEFACT_NAMES, Row, check_seal, in_batches, input_of, key_of, record_of
 from holdfast.store.run import Store
 from holdfast.store.tables import INPUT, RECORD
@@ -154,7 +154,7 @@ def _save_readable(damaged: sqlite3.Connection, source: Path, target: Path) -> S
         expected = int(damaged.execute("SELECT count(*) FROM record").fetchone()[0])
     with create_whole(target, question, {**about, "salvaged from": str(source)}) as whole:
         _, all_inputs = _copy_table(damaged, whole, "input", INPUT, lambda row: bool(input_of(row)))
-        for table, columns in (("artefact", "*"), ("history", "*"), ("answer", "*")):
+        for table, columns in (("artefact", "*"), ("history", "*"), ("answer", "*"), ("claim", "*")):
             if _has(damaged, table):
                 _copy_table(damaged, whole, table, columns, None)
         saved, changed = _copy_records(damaged, whole)
@@ -204,6 +204,8 @@ def _copy_table(
         with whole.transaction() as connection:
             if table == "answer":
                 connection.execute(ANSWER)
+            if table == "claim":
+                connection.execute(CLAIM)
             for row in good:
                 with contextlib.suppress(
                     sqlite3.IntegrityError

@@ -26,10 +26,12 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.bounding import crown
 from holdfast.bounding.branching.branching_rule import choose_branching
+from holdfast.bounding.branching.constraint_split import ConstraintSplit, fixes_inputs
 from holdfast.bounding.branching.input_split import InputSplit
-from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQueue
+from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQueue, all_open
 from holdfast.bounding.graph.fusion import prepare_graph
-from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.graph.graph import Affine, Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS
 from holdfast.derivations import (
     SUM_OF_TWO,
@@ -43,6 +45,7 @@ from holdfast.region import Box
 from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import add_rounding_down, charge
+from holdfast.verification.combined_network import choose_graph
 from holdfast.verification.search import (
     MOST_DESCENT_STEPS,
     as_polytopes,
@@ -67,6 +70,10 @@ RESTARTS = 8
 CACHED_ELEMENTS = 2**21
 # Share of the gap that thresholds use; the rest covers rounding of the bound difference.
 GAP_SHARE = 1 - 2.0**-20
+# Networks with convolutions are split at once, with the intermediate bounds of the whole region: refining these first,
+# or bounding them again for each subproblem, takes most of a minute on a core, in which hundreds of subproblems a second
+# are bounded otherwise (tuned on oval21 of `benchmarks.lipschitz practice`).
+EARLY_SPLITS = ActivationSplit(steps=8, refine=False, passes=0)
 NO_CHARGE = (
     "the outputs have no finite bounds, so the rounding error of the property's factors cannot be bounded"
 )
@@ -151,6 +158,7 @@ class Trunk:
     rules: Avoid  # with the rounding error of the factors added
     cut: Branching[Any]
     frontier: SubproblemQueue
+    started: bool = False  # whether the branching rule has made the queue
 
 
 @dataclass(frozen=True)
@@ -191,16 +199,17 @@ class BranchAndBound(Method[BoxTree]):
         return state if self.gap is None else state.falling(upper - GAP_SHARE * self.gap)
 
     def step(self, problem: Problem, state: BoxTree) -> tuple[BoxTree | None, Claims]:
-        if state.trunk is None:
-            try:
+        try:
+            if state.trunk is None:
                 state = self._bound_quickly(self._bound_root(problem, state))
-            except UnsupportedLayer as error:
-                return None, Claims(obstacle=f"nothing is proved: {error}")
-            if state.open_subproblems():  # report the first bounds before the better ones are computed
-                first: dict[str, Setting] = {"parts": 0}
-                return state, Claims(
-                    proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=first
-                )
+                if state.open_subproblems():  # report the first bounds before the better ones are computed
+                    first: dict[str, Setting] = {"parts": 0}
+                    return state, Claims(
+                        proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=first
+                    )
+            state = self._start_queue(state)
+        except UnsupportedLayer as error:
+            return None, Claims(obstacle=f"nothing is proved: {error}")
         trunk = state.trunk
         assert trunk is not None
         met: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -236,10 +245,28 @@ class BranchAndBound(Method[BoxTree]):
             rules = problem.property.charge_rounding(graph, region)
         if rules is None:
             raise UnsupportedLayer(NO_CHARGE)
+        graph = choose_graph(problem.network, graph, region, rules)
         cut = self.cut or choose_branching(graph, region)
+        if self.cut is None and self.gap is None and fixes_inputs(graph, region, rules):
+            cut = ConstraintSplit()
+        elif self.cut is None and self.gap is None and isinstance(cut, ActivationSplit) and _convolves(graph):
+            cut = EARLY_SPLITS
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
-        return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
+        nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
+        rows = torch.arange(len(region), device=graph.device)
+        frontier = SubproblemQueue(rows, all_open(rules), nothing)
+        return replace(state, trunk=Trunk(graph, region, rules, cut, frontier))
+
+    def _start_queue(self, state: BoxTree) -> BoxTree:
+        """Let the branching rule make the queue of the rows that are open, which may take many passes."""
+        trunk = state.trunk
+        assert trunk is not None
+        if trunk.started or not len(trunk.frontier):
+            return state
+        made = trunk.cut.start(trunk.graph, trunk.region, trunk.rules)
+        made = batch.take(made, torch.isin(made.task, trunk.frontier.task))
+        return replace(state, trunk=replace(trunk, frontier=made, started=True))
 
     def _bound_quickly(self, state: BoxTree) -> BoxTree:
         """First lower bounds, which take one pass through the network, and the queue without the rows they settle.
@@ -271,7 +298,7 @@ class BranchAndBound(Method[BoxTree]):
             tasks
         )
         # Input splitting produces many boxes soon: leave long searches to the method before this one.
-        few = self.gap is not None or isinstance(trunk.cut, InputSplit)
+        few = self.gap is not None or isinstance(trunk.cut, InputSplit | ConstraintSplit)
         downhill, longest = self._downhill(state), DESCENT_STEPS if few else MOST_DESCENT_STEPS
         chance = state.chance.substream(state.steps)
         found = search_weakest(
@@ -327,6 +354,11 @@ class BranchAndBound(Method[BoxTree]):
         )
         state = replace(state, at=at, low=torch.minimum(low, state.low), paid=paid)
         return state, replace(claims, found=low < state.upper)
+
+
+def _convolves(graph: Graph) -> bool:
+    """Whether the network has a convolution or a pooling."""
+    return any(isinstance(node, Affine) and node.kernel is not None for node in graph.nodes)
 
 
 def _cut_settings(cut: Branching[Any]) -> dict[str, Setting]:

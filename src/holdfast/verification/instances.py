@@ -1,5 +1,10 @@
-"""Lists of verification problems in the format of VNN-COMP: instances.csv, and known answers."""
+"""Lists of verification problems in the format of VNN-COMP: instances.csv, and known answers.
 
+A line names a network, a property and a time limit. Since 2026, a property of several networks has a list of
+(name, file) pairs in place of the network, as Python writes it: "[('f', 'f.onnx'), ('g', 'g.onnx')]".
+"""
+
+import ast
 import csv
 import math
 from collections.abc import Mapping
@@ -17,18 +22,26 @@ class Instance:
     """One line: a network, a property and a time limit in seconds.
 
     `typed`: the network was given on the command line, so it may be package.module:factory. A list may only
-    name files.
+    name files. `named`: the files of the networks that the property names; `model` is the first of them, or
+    the network without a name.
     """
 
     model: Path
     spec: Path
     seconds: float | None
     typed: bool = False
+    named: tuple[tuple[str, Path], ...] = ()
 
     @property
     def name(self) -> tuple[str, str]:
         """Names of network and property in the key: file names without folders and endings."""
-        return plain(self.model), plain(self.spec)
+        models = dict.fromkeys([self.model, *(file for _, file in self.named)])
+        return "+".join(map(plain, models)), plain(self.spec)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of its networks and of its property."""
+        return tuple(dict.fromkeys([self.model, *(file for _, file in self.named), self.spec]))
 
 
 def contradicts(answer: str, expected: str) -> bool:
@@ -58,11 +71,33 @@ def read_instances(source: str | Path) -> list[Instance]:
                 raise ValueError
         except ValueError:
             raise BadInput(f"{path}:{number}: {row[2][:40]!r} is not a number of seconds.") from None
-        model, spec = (_find_listed_file(path, text.strip(), number) for text in row[:2])
-        found.append(Instance(model, spec, seconds))
+        spec = _find_listed_file(path, row[1].strip(), number)
+        pairs = parse_named_networks(row[0].strip(), f"{path}:{number}")
+        named = tuple((name, _find_listed_file(path, file, number)) for name, file in pairs)
+        model = named[0][1] if named else _find_listed_file(path, row[0].strip(), number)
+        found.append(Instance(model, spec, seconds, named=named))
     if not found:
         raise BadInput(f"{path}: has no line model,property,seconds.")
     return found
+
+
+def parse_named_networks(text: str, where: str) -> list[tuple[str, str]]:
+    """Return the pairs of "[('f', 'f.onnx'), ('g', 'g.onnx')]"; none if the text is a file name."""
+    if not text.startswith("["):
+        return []
+    try:
+        listed = ast.literal_eval(text)
+        pairs = [(name, file) for name, file in listed if isinstance(name, str) and isinstance(file, str)]
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        listed, pairs = (), []
+    if not pairs or len(pairs) != len(listed):
+        raise BadInput(
+            f"{where}: {text[:60]!r} is no list of networks: expected [('f', 'f.onnx'), ('g', 'g.onnx')], with the "
+            "names that the property declares."
+        )
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise BadInput(f"{where}: a network is named twice in {text[:60]!r}.")
+    return pairs
 
 
 def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:

@@ -115,7 +115,17 @@ def box_of(net: Network, box: Box | tuple[Tensor, Tensor]) -> Box:
     if isinstance(box, Box):
         lower, upper = box.lower, box.upper
     elif isinstance(box, tuple | list) and len(box) == 2:
-        lower, upper = (torch.as_tensor(end) for end in box)
+        try:
+            lower, upper = (torch.as_tensor(end) for end in box)
+        except (TypeError, ValueError, RuntimeError):
+            raise BadInput(
+                "box: expected two tensors, the lower and the upper bound of each input."
+            ) from None
+        if not lower.dim() or not upper.dim():
+            raise BadInput(
+                "box: a bound for each number of an input is needed, got a single number. Give two tensors "
+                "(batch, ...), as in hf.Box.between(torch.zeros(1, 4), torch.ones(1, 4))."
+            )
         if lower.shape != upper.shape:
             raise BadInput(
                 f"box: lower and upper bounds have different shapes, {tuple(lower.shape)} and "

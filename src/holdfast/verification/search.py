@@ -1,7 +1,9 @@
 """Search for low margins over boxes: from many points, and where bounds are weakest."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -24,6 +26,12 @@ MOST_DESCENT_STEPS = 100  # Limit for the number of descent steps if there are f
 # A black box is searched in cycles of this many rounds: in the whole box, then in smaller and smaller boxes around the
 # best point (chosen by hand).
 CYCLE_ROUNDS = 8
+# Each round of the first search descends from this many times as many points as the one before.
+STAGE_FACTOR = 4
+POINTS_PER_DESCENT = 8  # Random points for each start of a descent, before the last stage.
+# Shares of the remaining time for a round of the first search, and for the descents between two batches of proofs. A
+# convolutional network otherwise spends its whole budget on attacks (chosen by hand).
+ROUND_TIME_SHARE, DESCENT_TIME_SHARE = 0.1, 0.05
 NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
@@ -40,19 +48,23 @@ class SearchRound:
 class Scatter(Method[SearchRound]):
     """Search each polytope of each row separately, from many points of the box at once.
 
-    Each round descends from the best points, then the next round searches a smaller box around the best point
-    found. Without gradients there is no descent: the boxes shrink more slowly, over the rounds of a cycle, and the
-    next cycle begins in the whole box again.
+    The first rounds descend from few points, then from four times as many, up to `downhill`; only the first of them
+    comes before the proofs. Each later round searches a smaller box around the best point found. A round ends once it
+    has used its share of the remaining time. Without gradients there is no descent: the boxes shrink more slowly, over
+    the rounds of a cycle, and the next cycle begins in the whole box again.
     """
 
     finds: ClassVar[str] = "witnesses"
     help: ClassVar[str] = "descent from many points of a box, then around the best of them"
     traits: ClassVar[Traits] = Traits(glass=True)
+    has_opening: ClassVar[bool] = True
+    long_steps: ClassVar[bool] = True
 
     places: int = 2048  # points for each polytope of each row
     most: int = 2048  # limit for the number of points of all polytopes
     numbers: int = 2**19  # limit for the number of elements of all points: large inputs get fewer points
     downhill: int = 2048  # number of best points from which the search descends
+    first: int = 32  # the same in the first round
     steps: int = 30
     zoom: float = 1 / 16
     rounds: int = 1
@@ -62,11 +74,26 @@ class Scatter(Method[SearchRound]):
     def closely(questions: int) -> "Scatter":
         """Return settings for a value that must be tight, not only its sign."""
         return Scatter(
-            places=1024, most=1024 * questions, numbers=2**22, downhill=16, steps=24, rounds=3, cycles=2
+            places=1024,
+            most=1024 * questions,
+            numbers=2**22,
+            downhill=16,
+            first=16,
+            steps=24,
+            rounds=3,
+            cycles=2,
         )
 
     def obstacle(self, problem: Problem) -> str | None:
         return obstacle(problem)
+
+    def is_opening(self, state: SearchRound) -> bool:
+        return state.number == 0 or self._stages == 0
+
+    @property
+    def _stages(self) -> int:
+        """The number of rounds before the first one with all points."""
+        return max(0, math.ceil(math.log(self.downhill / self.first, STAGE_FACTOR)))
 
     def start(self, problem: Problem, seed: int) -> SearchRound:
         return SearchRound(RandomStreams.of(problem.keys, seed, problem.region.centre.device), 0)
@@ -77,7 +104,10 @@ class Scatter(Method[SearchRound]):
             rules.offset.shape[1]
         )
         boxes = batch.take(inside, each)
-        turn = state.number if smooth else state.number % CYCLE_ROUNDS
+        stage = min(state.number, self._stages) if smooth else self._stages
+        downhill = min(self.downhill, self.first * STAGE_FACTOR**stage)
+        places = self.places if stage == self._stages else min(self.places, POINTS_PER_DESCENT * downhill)
+        turn = state.number - stage if smooth else state.number % CYCLE_ROUNDS
         half = (boxes.upper / 2 - boxes.lower / 2) * (self.zoom if smooth else 0.5) ** turn
         middle = boxes.centre if state.at is None else state.at
         around = (
@@ -89,23 +119,39 @@ class Scatter(Method[SearchRound]):
             Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]),
         )
         size = boxes.centre[0].numel()
-        count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
+        count = max(1, min(places, min(self.most, self.numbers // size) // len(aims)))
         polytope = torch.arange(len(each), device=each.device) % rules.offset.shape[1]
         tried = scatter_points(
             around, count, state.chance.substream(state.number).take(each).substream(polytope)
         )
         tried[0] = around.project(middle)
-        if smooth and count > self.downhill:
-            order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
-            tried = tried.gather(
-                0, order.reshape(*order.shape, *(1 for _ in around.shape)).expand(-1, *tried.shape[1:])
-            )
-        found, score = descend_from(aims, tried, self.steps)
+        if smooth and count > downhill:
+            tried = _select_starts(aims, tried, downhill)
+        with time_limit.within(time_limit.share_of_remaining(ROUND_TIME_SHARE)):
+            found, score = descend_from(aims, tried, self.steps)
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
-        rounds = self.rounds if smooth else self.cycles * CYCLE_ROUNDS
+        rounds = self._stages + self.rounds if smooth else self.cycles * CYCLE_ROUNDS
         following = SearchRound(state.chance, state.number + 1, at) if state.number + 1 < rounds else None
         return following, select_lowest(problem, at, each, least)
+
+
+def _select_starts(aims: Problem, tried: Tensor, count: int) -> Tensor:
+    """The `count` best of the points tried (points, rows, *shape) for each row.
+
+    They are scored until a share of the remaining time is used; points that were not scored come last.
+    """
+    least = torch.full(tried.shape[:2], torch.inf, device=tried.device, dtype=tried.dtype)
+    with time_limit.within(time_limit.share_of_remaining(ROUND_TIME_SHARE / 2)):
+        for places in torch.arange(len(tried), device=tried.device).split(max(1, count // 4)):
+            score = time_limit.in_time(partial(aims.score, tried[places]), None)
+            if score is None:
+                break
+            least[places] = score.to(least)
+            if time_limit.has_expired():
+                break
+    order = least.topk(count, dim=0, largest=False).indices
+    return tried.gather(0, order[(..., *(None for _ in tried.shape[2:]))].expand(-1, *tried.shape[1:]))
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -188,7 +234,8 @@ def search_weakest(
     if downhill and net.differentiable and not time_limit.has_expired():
         chosen = score.topk(min(DESCENT_POINTS, len(score)), largest=False).indices
         steps = min(longest, SHORT_DESCENT * DESCENT_POINTS // len(chosen))
-        found, score = descend_from(problem.take(chosen), tried[chosen][None], steps)
+        with time_limit.within(time_limit.share_of_remaining(DESCENT_TIME_SHARE)):
+            found, score = descend_from(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
 
 

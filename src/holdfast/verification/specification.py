@@ -6,7 +6,6 @@ c. Each case is one row of the problem.
 """
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +20,6 @@ from holdfast.bounding.graph.graph import Graph
 from holdfast.derivations import (
     NONNEGATIVE_SUM,
 )
-from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter
 from holdfast.problem import Problem
@@ -30,6 +28,7 @@ from holdfast.region import Box
 from holdfast.region.box import numbers_between
 from holdfast.result import Key
 from holdfast.rounding import TINY, round_up
+from holdfast.verification.combined_network import input_shape
 from holdfast.verification.vnnlib import Spec
 
 NEAREST = (
@@ -103,11 +102,22 @@ class Forbidden(Avoid):
         return Forbidden(rules.matrix, rules.offset, spec.factor_error(), torch.arange(len(spec.cases)), spec)
 
     def fails(self, outputs: Tensor) -> Tensor:
-        near = self.score(outputs.double()) <= self.rounding_error(outputs, torch.finfo(torch.float32).eps)
+        values = self.with_products(outputs.double())
+        near = self.score(values) <= self.rounding_error(values, torch.finfo(torch.float32).eps)
         found = torch.zeros(len(outputs), dtype=torch.bool)
         for row in (near & outputs.isfinite().all(-1)).nonzero().flatten().tolist():
-            found[row] = self.spec.cases[int(self.case[row])].is_violated(outputs[row].tolist())
+            exact = self.spec.exact_values(outputs[row].tolist())
+            found[row] = self.spec.cases[int(self.case[row])].is_violated(exact)
         return found.to(outputs.device)
+
+    def with_products(self, outputs: Tensor) -> Tensor:
+        """(batch, outputs) float64 with its products computed again, since the network's have its own rounding."""
+        if not self.spec.products:
+            return outputs
+        outputs = outputs.clone()
+        for place, factors in self.spec.products:
+            outputs[:, place] = outputs[:, list(factors)].prod(1)
+        return outputs
 
     def charge_rounding(self, graph: Graph, region: Box) -> Avoid | None:
         """Lower the offsets by the rounding error of the factors; None if it has no finite bound."""
@@ -157,22 +167,3 @@ def _alone(net: Network, shape: tuple[int, ...]) -> Network:
         return np.concatenate([net(torch.from_numpy(row[None])).cpu().numpy() for row in x])
 
     return Network.from_callable(ask, shape=shape, name=f"{net.name} without batching")
-
-
-def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[int, ...]:
-    """Return the shape of one input, which must have `inputs` elements.
-
-    At most one open size is inferred from that.
-    """
-    known = (inputs,) if net.shape is None else net.shape
-    fixed = math.prod(size for size in known if size is not None)
-    if known.count(None) == 1 and fixed and inputs % fixed == 0:
-        known = tuple(inputs // fixed if size is None else size for size in known)
-    shape = tuple(size for size in known if size is not None)
-    if not shape or len(shape) != len(known) or math.prod(shape) != inputs:
-        shown = (
-            " x ".join("any" if size is None else str(size) for size in known)
-            or "one number without a batch axis"
-        )
-        raise BadInput(f"{name} has {inputs} inputs, but {net.name} takes {shown}.")
-    return shape

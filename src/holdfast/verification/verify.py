@@ -6,7 +6,7 @@ for all cases give unsat.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,13 @@ from holdfast.network import Network
 from holdfast.result import Evidence, Record
 from holdfast.solver import Progress, Sink, Stop, solve
 from holdfast.verification.branch_and_bound import BranchAndBound
+from holdfast.verification.combined_network import (
+    combine_networks,
+    declared_values,
+    file_inputs,
+    match_networks,
+)
+from holdfast.verification.declared_networks import DeclaredTensor
 from holdfast.verification.search import Scatter
 from holdfast.verification.specification import problem_of
 from holdfast.verification.vnnlib import Spec, read_vnnlib
@@ -44,7 +51,8 @@ class Verdict:
     """
 
     answer: Answer
-    witness: Tensor | None  # (*shape) float64
+    # (*shape) float64; of a property that relates inputs, the inputs of its file one after the other.
+    witness: Tensor | None
     outputs: Tensor | None  # the network's outputs at the witness
     least: float
     lowest: float
@@ -52,6 +60,8 @@ class Verdict:
     seconds: float
     evidence: Evidence | None
     note: str = ""
+    # Of a counterexample of VNN-LIB 2: its declared tensors and their numbers, in the order of the file.
+    values: tuple[tuple[DeclaredTensor, list[float]], ...] = ()
 
     @property
     def gap(self) -> float:
@@ -60,19 +70,20 @@ class Verdict:
 
 
 def verify(
-    net: Network,
+    net: Network | Mapping[str, Network],
     spec: Spec | str | Path,
     *,
     stop: Stop | None = None,
     seed: int = 0,
     methods: Sequence[Method[Any] | Branching[Any]] | None = None,
-    judges: Sequence[Network] = (),
+    judges: Sequence[Network | Mapping[str, Network]] = (),
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verdict:
     """Decide whether the network can violate the specification.
 
     Args:
+        net: the network; for a property of several networks, by the names that it declares.
         spec: a VNN-LIB file, or the result of `read_vnnlib`.
         stop: `stop.seconds` ends the search with `timeout`. Without it the search ends when the question is
             decided, which may be never.
@@ -85,10 +96,11 @@ def verify(
     if limit.queries is not None or limit.gap:
         raise BadInput("verify stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
+    whole, *others = (combine_networks(asked, match_networks(asked, one)) for one in (net, *judges))
     records = answer_instance(
-        net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress
+        whole, asked, limit, methods, judges=others, seed=seed, store=store, progress=progress
     )
-    return verdict(records, net, cases=len(asked.cases))
+    return verdict(records, whole, cases=len(asked.cases), spec=asked)
 
 
 def answer_instance(
@@ -135,13 +147,20 @@ def select_methods(
     return [*([first] if cuts else []), *own, *cuts]
 
 
-def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int | None = None) -> Verdict:
+def verdict(
+    records: Sequence[Record],
+    net: Network | None = None,
+    *,
+    cases: int | None = None,
+    spec: Spec | None = None,
+) -> Verdict:
     """Combine the records of all cases; with the network, add its outputs at the counterexample.
 
     Args:
         cases: the number of cases of the property. `unsat` needs a proof for each, and a case without a
             record is open. None means that the number is unknown; then records of an interrupted run never
             give `unsat`.
+        spec: with it a counterexample has the inputs and outputs of the file.
     """
     if cases == 0:
         nobody = Evidence(
@@ -170,6 +189,11 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
     outputs = (
         net(witness[None])[0].double().flatten().cpu() if net is not None and witness is not None else None
     )
+    values: list[tuple[DeclaredTensor, list[float]]] = []
+    if spec is not None and witness is not None and net is not None and outputs is not None:
+        outputs = outputs[: spec.measured]
+        witness = witness if spec.is_plain else file_inputs(spec, witness, net.dtype)
+        values = declared_values(spec, witness.flatten(), outputs)
     return Verdict(
         answer,
         witness,
@@ -180,6 +204,7 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
         sum(record.seconds for record in records),
         evidence,
         "interrupted" if interrupted else note,
+        tuple(values),
     )
 
 

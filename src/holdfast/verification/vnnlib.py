@@ -1,7 +1,9 @@
 """VNN-LIB 1: a text format for properties of networks with inputs X_i and outputs Y_i.
 
 The conjunction of the asserts is brought into disjunctive normal form: a list of cases, each a box of inputs
-with the polytopes that the outputs must avoid there. Numbers are kept as written (fractions), so a
+with the polytopes that the outputs must avoid there. An inequality p(x, y) <= c of a polynomial p, also of
+inputs alone, is linear in the monomials of p: each of them becomes another output of the network (`Spec.columns`),
+so that it too belongs to a polytope. Numbers are kept as written (fractions), so a
 counterexample is checked without rounding. Numbers that float64 cannot represent are rounded so that proofs
 cover them (`Spec.box`, `Spec.rules`), or their error is added to the proof (`Spec.factor_error`). The file is
 read once from left to right and each bracket is evaluated when it closes, so no nesting depth can exhaust the
@@ -13,11 +15,12 @@ The format: https://www.vnnlib.org.
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,6 +29,8 @@ from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import read_unpacked
 from holdfast.memory_budget import available_bytes, format_bytes
 from holdfast.property.avoid import Avoid
+from holdfast.verification.declared_networks import Declaration, DeclaredNetwork
+from holdfast.verification.related_inputs import RelatedInputs, relate_inputs
 
 # Limits on what a file may contain (chosen by hand, far above published benchmarks).
 MOST_BYTES = 2**29  # Size of the unpacked file in bytes.
@@ -47,15 +52,20 @@ LARGEST = Fraction(torch.finfo(torch.float64).max)
 # Rows with factors between 1/LARGEST_UNSCALED and LARGEST_UNSCALED are not rescaled (chosen by hand).
 LARGEST_UNSCALED = 2**64
 EXACT_INTEGERS = 2**53  # float64 represents every smaller natural number.
+MOST_FACTORS = 16  # Degree of a monomial (chosen by hand).
+MOST_COLUMNS = 2**16  # Number of monomials, and of inputs that occur in them (chosen by hand).
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
 
-Name: TypeAlias = tuple[Literal["X", "Y"], int]
+# X: input, Y: output, M: monomial, by its number in the reader.
+Name: TypeAlias = tuple[Literal["X", "Y", "M"], int]
+Product: TypeAlias = tuple[Name, ...]  # variables that are multiplied; a single one is a copy of it
+Number: TypeAlias = "Fraction | float"
 Token: TypeAlias = tuple[str, int]  # a token and its line
 
 
 @dataclass(frozen=True)
 class Term:
-    """An affine term: sum of factor * variable + constant."""
+    """A polynomial: sum of factor * variable + constant, where monomials are variables too."""
 
     factors: dict[Name, Fraction]
     constant: Fraction
@@ -71,8 +81,11 @@ class Atom:
     line: int
 
 
+# Comparisons that consist of two others, joined by "and", or by "or" for !=.
+SIGNS = {"==": ("<=", ">="), "=": ("<=", ">="), "!=": ("<", ">")}
+
 Formula: TypeAlias = list[list[Atom]]  # disjunction of conjunctions
-Item: TypeAlias = "str | Term | Formula"
+Item: TypeAlias = "str | Term | Formula | Declaration"
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,11 @@ class IntervalEnd:
 
     value: Fraction
     strict: bool
+
+
+def is_empty(low: IntervalEnd, high: IntervalEnd) -> bool:
+    """Return whether no number lies between the ends."""
+    return low.value > high.value or (low.value == high.value and (low.strict or high.strict))
 
 
 Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lower and upper bounds
@@ -94,7 +112,7 @@ class OutputInequality:
     bound: Fraction
     strict: bool
 
-    def holds(self, outputs: Sequence[float]) -> bool:
+    def holds(self, outputs: Sequence[Number]) -> bool:
         total = sum((factor * Fraction(outputs[i]) for i, factor in self.factors), Fraction(0))
         return total < self.bound if self.strict else total <= self.bound
 
@@ -124,11 +142,16 @@ class OutputInequality:
 
 @dataclass(frozen=True)
 class Case:
-    """A box of inputs and the polytopes that the outputs must avoid there."""
+    """A box of inputs and the polytopes that the outputs must avoid there.
+
+    `checks` follow from the box in real arithmetic, so that proofs need not know them. They are part of the
+    file, so a counterexample, which was computed with rounding, must satisfy them exactly.
+    """
 
     lower: tuple[IntervalEnd, ...]
     upper: tuple[IntervalEnd, ...]
     polytopes: tuple[tuple[OutputInequality, ...], ...]
+    checks: tuple[OutputInequality, ...] = ()
 
     def holds(self, inputs: Sequence[float]) -> bool:
         """Return whether the box contains a point, in exact arithmetic."""
@@ -142,9 +165,11 @@ class Case:
                 return False
         return True
 
-    def is_violated(self, outputs: Sequence[float]) -> bool:
-        """Return whether the outputs lie in one of the polytopes, in exact arithmetic."""
-        return any(all(row.holds(outputs) for row in rows) for rows in self.polytopes)
+    def is_violated(self, outputs: Sequence[Number]) -> bool:
+        """Return whether the outputs lie in one of the polytopes and satisfy the checks, in exact arithmetic."""
+        return all(row.holds(outputs) for row in self.checks) and any(
+            all(row.holds(outputs) for row in rows) for rows in self.polytopes
+        )
 
 
 @dataclass(frozen=True)
@@ -152,12 +177,56 @@ class Spec:
     """A whole file.
 
     A counterexample is an input in the box of a case, with outputs in a polytope of the same case.
+
+    Attributes:
+        inputs: number of inputs that are searched.
+        outputs: number of outputs, including the columns.
+        columns: products of the file's variables that are appended to its outputs; the copies of all inputs
+            in them are among them.
+        sources: for each input of the file the searched inputs whose sum it is; () if they are the same.
+        networks: of version 2, as declared.
     """
 
     name: str
     inputs: int
     outputs: int
     cases: tuple[Case, ...]
+    columns: tuple[Product, ...] = ()
+    sources: tuple[tuple[int, ...], ...] = ()
+    networks: tuple[DeclaredNetwork, ...] = field(default=(), compare=False)
+
+    @property
+    def measured(self) -> int:
+        """The number of outputs of the file, without the columns."""
+        return self.outputs - len(self.columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it constrains the outputs of one network over a box of its inputs, and nothing else."""
+        return not self.columns and not self.sources and len(self.networks) < 2
+
+    def exact_values(self, outputs: Sequence[float]) -> Sequence[Number]:
+        """Return the outputs with their products in exact arithmetic.
+
+        The factors are outputs and copies of inputs, as the network computed them.
+        """
+        if all(len(product) == 1 for product in self.columns):
+            return outputs
+        values: list[Number] = list(outputs)
+        for place, factors in self.products:
+            values[place] = math.prod((Fraction(outputs[i]) for i in factors), start=Fraction(1))
+        return values
+
+    @cached_property
+    def products(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """For each product of several variables its number among the outputs, and those of its factors."""
+        begin = self.measured
+        at = {product[0]: begin + k for k, product in enumerate(self.columns) if len(product) == 1}
+        return tuple(
+            (begin + k, tuple(number if kind == "Y" else at[kind, number] for kind, number in product))
+            for k, product in enumerate(self.columns)
+            if len(product) > 1
+        )
 
     def box(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds (cases, inputs) float64 that contain every allowed input."""
@@ -234,14 +303,14 @@ def parse(text: str, name: str = "property") -> Spec:
         return spec_of(tokens_of(text), name)
     if not version[1].startswith("2."):
         raise BadInput(f"{name}: VNN-LIB version {version[1]} is not supported; 1 (the default) and 2.0 are.")
-    from holdfast.verification.vnnlib2 import parse2  # imports an optional package
+    from holdfast.verification.vnnlib2 import parse2  # which imports this module
 
     return parse2(text, name)
 
 
 def spec_of(tokens: Iterable[Token], name: str) -> Spec:
     """Build the specification from tokens of version 1."""
-    reader = _Reader(name)
+    reader = SpecReader(name)
     for token, line in tokens:
         reader.read_token(token, line)
     return reader.finish()
@@ -297,11 +366,19 @@ def _size(value: Fraction) -> str:
     return f"about {'-' if value < 0 else ''}1e{round(digits)}"
 
 
-class _Reader:
+class SpecReader:
     """Parser state: the contents of the open brackets, and the asserts that were read."""
+
+    comparisons: ClassVar[tuple[str, ...]] = ("<=", ">=", "<", ">")
+    empty_boxes: ClassVar[bool] = False  # Whether an alternative without any input is no mistake.
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.monomials: dict[Product, int] = {}
+        self.factors_of: list[Product] = []  # the product of each monomial
+        self.columns: dict[Product, int] = {}  # in the order of their numbers
+        self.outputs = 0
+        self.networks: list[DeclaredNetwork] = []
         self.open: list[tuple[int, list[Item]]] = []  # for each open bracket its line and its contents
         self.declared: dict[Name, int] = {}  # line of each declaration
         self.asserted: list[Formula] = []
@@ -368,12 +445,13 @@ class _Reader:
         operator, rest = items[0], items[1:]
         if operator in ("and", "or"):
             return self.join_formulas(str(operator), rest, line)
-        if operator in ("<=", ">=", "<", ">"):
+        if operator in self.comparisons:
             return self.read_comparison(str(operator), rest, line)
         if operator in ("+", "-", "*"):
             return self.read_arithmetic(str(operator), rest, line)
         shown = operator if isinstance(operator, str) else "a bracket"
-        raise self.refuse(line, f"{shown!r} is not allowed here: expected and, or, <=, >=, <, >, +, -, *.")
+        expected = ", ".join(["and, or", *self.comparisons, "+, -, *"])
+        raise self.refuse(line, f"{shown!r} is not allowed here: expected {expected}.")
 
     def join_formulas(self, operator: str, items: list[Item], line: int) -> Formula:
         formulas: list[Formula] = []
@@ -414,33 +492,39 @@ class _Reader:
         return cases
 
     def read_comparison(self, operator: str, items: list[Item], line: int) -> Formula:
-        if len(items) != 2:
+        """(<= a b c) means a <= b and b <= c, as in SMT-LIB."""
+        if len(items) < 2 or (operator == "!=" and len(items) > 2):
             raise self.refuse(line, f"({operator} ...) compares two terms, found {len(items)}.")
-        words = (operator, *items) if all(isinstance(item, str) for item in items) else None
+        alternatives: Formula = [[]]
+        for pair in pairwise(items):
+            found = [self.compare(sign, *pair, line) for sign in SIGNS.get(operator, (operator,))]
+            if operator == "!=":
+                return [[atom] for atom in found]
+            alternatives[0].extend(found)
+        return alternatives
+
+    def compare(self, operator: str, one: Item, other: Item, line: int) -> Atom:
+        words = (operator, one, other) if isinstance(one, str) and isinstance(other, str) else None
         found = self.compared.get(words)
         if found is None:
-            left, right = (self.term(item, line) for item in items)
+            left, right = self.term(one, line), self.term(other, line)
             if operator in (">=", ">"):
                 left, right = right, left
             difference = _sum([left, _scale_term(right, Fraction(-1))])
             found = difference.factors, -difference.constant
             if words is not None and len(self.compared) < MOST_COMPARED:
                 self.compared[words] = found
-        return [[Atom(*found, operator in ("<", ">"), line)]]
+        return Atom(*found, operator in ("<", ">"), line)
 
     def read_arithmetic(self, operator: str, items: list[Item], line: int) -> Term:
         terms = [self.term(item, line) for item in items]
         if not terms:
             raise self.refuse(line, f"({operator}) has no operands.")
         if operator == "*":
-            moving = [term for term in terms if term.factors]
-            if len(moving) > 1:
-                raise self.refuse(line, "a product of two variables: only linear terms are supported.")
-            factor = Fraction(1)
+            product = Term({}, Fraction(1))
             for term in terms:
-                factor *= Fraction(1) if term.factors else term.constant
-                self.check_size(Term({}, factor), line)
-            return self.check_size(_scale_term(moving[0] if moving else Term({}, Fraction(1)), factor), line)
+                product = self.check_size(self.multiply(product, term, line), line)
+            return product
         if operator == "-":
             terms = (
                 [_scale_term(terms[0], Fraction(-1))]
@@ -448,6 +532,68 @@ class _Reader:
                 else [terms[0], *(_scale_term(t, Fraction(-1)) for t in terms[1:])]
             )
         return self.check_size(_sum(terms), line)
+
+    def multiply(self, one: Term, other: Term, line: int) -> Term:
+        """The product of two polynomials, whose monomials get numbers."""
+        if not one.factors or not other.factors:
+            moving, factor = (one, other.constant) if one.factors else (other, one.constant)
+            return _scale_term(moving, factor)
+        self.steps += len(one.factors) * len(other.factors)
+        self.check_size(one, line)
+        products = [
+            Term({self.monomial((*self.parts(a), *self.parts(b)), line): f * g}, Fraction(0))
+            for a, f in one.factors.items()
+            for b, g in other.factors.items()
+        ]
+        linear = [
+            _scale_term(Term(one.factors, Fraction(0)), other.constant),
+            _scale_term(Term(other.factors, Fraction(0)), one.constant),
+        ]
+        return _sum([*products, *linear, Term({}, one.constant * other.constant)])
+
+    def parts(self, name: Name) -> Product:
+        """The variables that a name multiplies."""
+        return self.factors_of[name[1]] if name[0] == "M" else (name,)
+
+    def monomial(self, variables: Product, line: int) -> Name:
+        product = tuple(sorted(variables))
+        if len(product) > MOST_FACTORS or len(self.monomials) >= MOST_COLUMNS:
+            raise self.refuse(
+                line,
+                f"more than {MOST_FACTORS} variables are multiplied, or the file has more than {MOST_COLUMNS} "
+                "different products. Split the file, or simplify it.",
+            )
+        if product not in self.monomials:
+            self.monomials[product] = len(self.factors_of)
+            self.factors_of.append(product)
+        return "M", self.monomials[product]
+
+    def place(self, name: Name, line: int) -> int:
+        """The number of the output that holds a variable or a monomial; it is appended if there is none."""
+        if name[0] == "Y":
+            return name[1]
+        product = self.parts(name)
+        missing = [
+            column
+            for column in (*((part,) for part in product if part[0] == "X"), product)
+            if column not in self.columns
+        ]
+        for column in dict.fromkeys(missing):
+            self.columns[column] = len(self.columns)
+        if len(self.columns) > MOST_COLUMNS:
+            raise self.refuse(
+                line, f"the file constrains more than {MOST_COLUMNS} inputs or products together. Split it."
+            )
+        return self.outputs + self.columns[product]
+
+    def show(self, name: Name) -> str:
+        """A variable or monomial as the file writes it."""
+        parts = self.parts(name)
+        return f"{name[0]}_{name[1]}" if len(parts) == 1 else " * ".join(map(self.show, parts))
+
+    def input_line(self, number: int) -> int:
+        """The line that declares an input."""
+        return self.declared["X", number]
 
     def check_size(self, term: Term, line: int) -> Term:
         """Return the term. BadInput if its numbers or the total work exceed a limit."""
@@ -465,12 +611,19 @@ class _Reader:
     def term(self, item: Item, line: int) -> Term:
         if isinstance(item, Term):
             return item
-        if isinstance(item, list):
+        if not isinstance(item, str):
             raise self.refuse(line, "found a comparison where a number or a variable is expected.")
+        return self.word(item, line)
+
+    def word(self, item: str, line: int) -> Term:
+        """A variable or a number."""
         if VARIABLE.fullmatch(item):
             if _name(item) not in self.declared:
                 raise self.refuse(line, f"{item} is not declared. Add (declare-const {item} Real) before it.")
             return Term({_name(item): Fraction(1)}, Fraction(0))
+        return self.number(item, line)
+
+    def number(self, item: str, line: int) -> Term:
         if NUMBER.fullmatch(item):
             return Term({}, Fraction(item))
         if VALUE.fullmatch(item):
@@ -487,15 +640,19 @@ class _Reader:
             raise self.refuse(
                 self.open[-1][0], "this bracket is never closed. The file is damaged or cut off."
             )
-        inputs, outputs = self.count("X"), self.count("Y")
+        inputs, self.outputs = self.count("X"), self.count("Y")
+        common_atoms = [atom for formula in self.asserted if len(formula) == 1 for atom in formula[0]]
+        related = relate_inputs(common_atoms, inputs, several=len(self.networks) > 1)
+        searched = inputs if related is None else len(related.lower)
         # Asserts with a single alternative are applied once; every choice of the other alternatives then
         # starts from there.
-        common = _Alternative(self, [None] * inputs, [None] * inputs, [])
-        possible = all(
-            common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0]
-        )
+        common = _Alternative(self, [None] * inputs, [None] * inputs, [], related)
+        if related is not None:
+            common.lower, common.upper = list(related.lower), list(related.upper)
+        possible = all(common.take(atom) for atom in common_atoms)
+        checks = tuple(common.check_substitution(common_atoms)) if possible else ()
         choices = [formula for formula in self.asserted if len(formula) != 1]
-        lenient = (
+        lenient = self.empty_boxes or (
             sum(
                 any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices
             )
@@ -507,11 +664,11 @@ class _Reader:
         ends = 0
         for atoms in self.multiply_out(choices, 1) if possible else ():
             one = _Alternative(
-                self, list(common.lower), list(common.upper), list(common.rows), lenient=lenient
+                self, list(common.lower), list(common.upper), list(common.rows), related, lenient=lenient
             )
             if not all(one.take(atom) for atom in atoms):
                 continue
-            ends += inputs * one.own
+            ends += searched * one.own
             if ends > MOST_BOUNDS:
                 raise self.refuse(
                     atoms[-1].line,
@@ -520,10 +677,18 @@ class _Reader:
             polytopes = found.setdefault(one.box(atoms), []) if one.own or shared is None else shared
             shared = shared if one.own else polytopes
             polytopes.append(tuple(one.rows))
-        cases = tuple(Case(*box, tuple(dict.fromkeys(polytopes))) for box, polytopes in found.items())
-        return Spec(self.name, inputs, outputs, cases)
+        cases = tuple(Case(*box, tuple(dict.fromkeys(polytopes)), checks) for box, polytopes in found.items())
+        return Spec(
+            self.name,
+            searched,
+            self.outputs + len(self.columns),
+            cases,
+            tuple(self.columns),
+            () if related is None else tuple(related.sources),
+            tuple(self.networks),
+        )
 
-    def count(self, kind: str) -> int:
+    def count(self, kind: Literal["X", "Y"]) -> int:
         """Count the inputs or outputs, which must be numbered without a gap."""
         numbers = {number for letter, number in self.declared if letter == kind}
         missing = next((i for i in range(len(numbers)) if i not in numbers), None)
@@ -539,10 +704,11 @@ class _Reader:
 class _Alternative:
     """One conjunction of the disjunctive normal form."""
 
-    reader: _Reader
+    reader: SpecReader
     lower: list[IntervalEnd | None]
     upper: list[IntervalEnd | None]
     rows: list[OutputInequality]
+    related: RelatedInputs | None = None
     own: bool = False  # it constrains inputs beyond the box that all alternatives share
     lenient: bool = False  # several asserts offer boxes, so some combinations of them may be empty
 
@@ -551,65 +717,70 @@ class _Alternative:
         names = list(atom.factors)
         if not names:
             return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
-        if all(kind == "Y" for kind, _ in names):
-            row = OutputInequality(
-                tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict
-            )
-            if abs(row.scaled.bound) > LARGEST:
-                terms = " and ".join(f"Y_{i}" for i, _ in row.factors[:3])
-                raise self.reader.refuse(
-                    atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64."
-                )
-            self.rows.append(row)
+        if self.related is not None and id(atom) in self.related.used:
+            return True  # The substitution of inputs satisfies it.
+        if len(names) > 1 or names[0][0] != "X":
+            self.rows.append(self.row(atom))
             return True
-        if len(names) > 1:
-            raise self.reader.refuse(
-                atom.line,
-                "compares an input with another variable: inputs must lie in a box, so compare X_i with a "
-                "number.",
-            )
+        number = names[0][1]
+        variable = number if self.related is None else self.related.variable(number)
+        if variable is None:
+            self.rows.append(self.row(atom))
+            return True
         self.own = True
-        left = self.narrow(atom)
+        left = self.narrow(atom, variable)
         if not left and not self.lenient:
-            raise self.reader.refuse(
-                atom.line, f"the lower bound of X_{names[0][1]} is above its upper bound."
-            )
+            shown = self.reader.show(names[0])
+            raise self.reader.refuse(atom.line, f"the lower bound of {shown} is above its upper bound.")
         return left
 
-    def narrow(self, atom: Atom) -> bool:
-        """Add a bound of one input; return False if its interval became empty."""
-        (((_, i), factor),) = atom.factors.items()
+    def row(self, atom: Atom) -> OutputInequality:
+        factors = sorted((self.reader.place(name, atom.line), f) for name, f in atom.factors.items())
+        row = OutputInequality(tuple(factors), atom.bound, atom.strict)
+        if abs(row.scaled.bound) > LARGEST:
+            terms = " and ".join(self.reader.show(name) for name in sorted(atom.factors)[:3])
+            raise self.reader.refuse(
+                atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64."
+            )
+        return row
+
+    def check_substitution(self, atoms: Iterable[Atom]) -> Iterator[OutputInequality]:
+        """The relations of inputs that a substitution satisfies in real arithmetic, but not after rounding."""
+        if self.related is not None:
+            yield from (self.row(atom) for atom in atoms if id(atom) in self.related.rounded)
+
+    def narrow(self, atom: Atom, variable: int) -> bool:
+        """Add a bound of one searched input; return False if its interval became empty."""
+        ((name, factor),) = atom.factors.items()
         end = IntervalEnd(
             atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict
         )
         if abs(end.value) > LARGEST:
             raise self.reader.refuse(
-                atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64."
+                atom.line,
+                f"the bound of {self.reader.show(name)} is {_size(end.value)}, too large for float64.",
             )
         if factor > 0:
-            self.upper[i] = min(
-                (e for e in (self.upper[i], end) if e is not None), key=lambda e: (e.value, not e.strict)
+            self.upper[variable] = min(
+                (e for e in (self.upper[variable], end) if e is not None),
+                key=lambda e: (e.value, not e.strict),
             )
         else:
-            self.lower[i] = max(
-                (e for e in (self.lower[i], end) if e is not None), key=lambda e: (e.value, e.strict)
+            self.lower[variable] = max(
+                (e for e in (self.lower[variable], end) if e is not None), key=lambda e: (e.value, e.strict)
             )
-        low, high = self.lower[i], self.upper[i]
-        return (
-            low is None
-            or high is None
-            or low.value < high.value
-            or (low.value == high.value and not (low.strict or high.strict))
-        )
+        low, high = self.lower[variable], self.upper[variable]
+        return low is None or high is None or not is_empty(low, high)
 
     def box(self, atoms: list[Atom]) -> Box:
         for kind, ends in (("lower", self.lower), ("upper", self.upper)):
             if None in ends:
                 missing = ends.index(None)
+                missing = missing if self.related is None else self.related.kept[missing]
                 where = f" in the alternative that ends in line {atoms[-1].line}" if atoms else ""
-                line = self.reader.declared["X", missing]
                 raise self.reader.refuse(
-                    line, f"X_{missing} has no {kind} bound{where}; every input needs both."
+                    self.reader.input_line(missing),
+                    f"{self.reader.show(('X', missing))} has no {kind} bound{where}; every input needs both.",
                 )
         return tuple(e for e in self.lower if e is not None), tuple(e for e in self.upper if e is not None)
 

@@ -1,189 +1,330 @@
-"""VNN-LIB 2, read and type-checked by the package `vnnlib`, then translated to tokens of version 1.
+"""VNN-LIB 2: properties of one or several networks, each with named tensors as inputs, outputs and inner values.
 
-Only files with one network, one input tensor and one output tensor are supported. Element k of these, in
-row-major order, is X_k or Y_k of version 1. The reader of version 1 does the rest, so both versions have the
-same semantics: exact numbers, boxes of inputs, linear inequalities of outputs.
+A file has three parts: (vnnlib-version <2.0>), declarations of networks, and assertions, whose conjunction a
+counterexample satisfies. The elements of all inputs, in the order of their declarations and row-major, are the
+inputs X_0, X_1, ... of version 1; those of all outputs and inner values are its Y_0, Y_1, .... The reader of
+version 1 does the rest.
+
+The reader follows the grammar of the standard, version 2.0 of December 2025 (https://www.vnnlib.org), and is
+more lenient in five places: numbers may have an exponent; = means ==; comparisons may have more than two terms,
+as in SMT-LIB; the types of the terms of a comparison may differ, since numbers are compared exactly; and
+comparisons without a variable are allowed.
 """
 
-import importlib
-import json
-import math
 import re
-import sys
 from collections.abc import Iterator
-from typing import Any
+from fractions import Fraction
+from typing import ClassVar, Literal
 
-from holdfast.errors import BadInput, MissingExtra
-from holdfast.verification.vnnlib import Spec, Token, spec_of, tokens_of
+from holdfast.errors import BadInput
+from holdfast.verification.declared_networks import (
+    Declaration,
+    DeclaredNetwork,
+    DeclaredRelation,
+    DeclaredTensor,
+    Role,
+)
+from holdfast.verification.vnnlib import Item, Name, Spec, SpecReader, Term, Token
 
-TYPES = ("Real", "Unknown", "F16", "F32", "F64", "BF16")
-PLACE = re.compile(r"(.*?) at line (\d+), column \d+: (.*)", re.DOTALL)
-DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
-# Limit for the number of open brackets: the package recurses on the stack (chosen by hand).
-MOST_OPEN_BRACKETS = 10_000
-MOST_NUMBERS = 10**6  # Limit for the number of elements of an input or output (chosen by hand).
-# The package reads smaller numbers inexactly, as subnormal float64 numbers.
-SMALLEST_NORMAL = sys.float_info.min
-WORDS = {
-    "And": "and",
-    "Or": "or",
-    "Plus": "+",
-    "Minus": "-",
-    "Negate": "-",
-    "Multiply": "*",
-    "LessThan": "<",
-    "LessEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterEqual": ">=",
+# Newlines are counted; comments are skipped. A string, a shape or index, or a word with an index is one token.
+TOKEN = re.compile(r'\n|;[^\n]*|[()]|"(?:[^"\\\n]|\\.)*"|[^\s();"\[\]]*\[[^\]()\n]*\]?|[^\s();"\[\]]+|["\]]')
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+WHOLE = re.compile(r"[0-9]{1,9}")
+VERSION = re.compile(r"<2\.[0-9]+>|2\.[0-9]+")
+REAL_TYPES = ("real", "float16", "float32", "float64", "bfloat16")
+# Element types of the standard that are no floating-point numbers of 16 bits or more.
+OTHER_TYPES = (
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "bool",
+    "string",
+    "complex64",
+    "complex128",
+    "float8e4m3fn",
+    "float8e5m2",
+    "float8e4m3fnuz",
+    "float8e5m2fnuz",
+    "float4e2m1",
+)
+ROLES: dict[str, Role] = {
+    "declare-input": "input",
+    "declare-hidden": "hidden",
+    "declare-output": "output",
 }
-BOTH = {"Equal": ("and", "<=", ">="), "NotEqual": ("or", "<", ">")}
+MOST_ELEMENTS = 2**24  # Number of elements of all tensors of one kind (chosen by hand).
+MOST_CACHED = 2**16  # Number of variables that are cached while a file is read.
+ORDER = "inputs first, then (declare-hidden ...), then outputs"
 
 
 def parse2(text: str, name: str) -> Spec:
-    """Parse the text of a file of version 2."""
-    _check_depth(text, name)
-    query = _query(text, name)
-    return spec_of(_tokens(query, name), name)
-
-
-def _check_depth(text: str, name: str) -> None:
-    """Limit the nesting depth: the package recurses, and a stack overflow would kill the process."""
-    depth = 0
+    """Parse the text of a file of version 2. BadInput names the line of an error."""
+    reader = _Reader2(name)
     for token, line in tokens_of(text):
-        depth += (token == "(") - (token == ")")
-        if depth > MOST_OPEN_BRACKETS:
-            raise BadInput(
-                f"{name}:{line}: more than {MOST_OPEN_BRACKETS} brackets are open, the limit of the package "
-                "vnnlib."
+        reader.read_token(token, line)
+    return reader.finish()
+
+
+def tokens_of(text: str) -> Iterator[Token]:
+    """Yield tokens with their line numbers, without comments."""
+    line = 1
+    for found in TOKEN.finditer(text):
+        token = found[0]
+        if token == "\n":
+            line += 1
+        elif token[0] != ";":
+            yield token, line
+
+
+class _Reader2(SpecReader):
+    """The parser of version 1 with other declarations and variables."""
+
+    comparisons: ClassVar[tuple[str, ...]] = ("<=", ">=", "<", ">", "==", "=", "!=")
+    empty_boxes: ClassVar[bool] = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.versioned = False
+        self.tensors: dict[str, DeclaredTensor] = {}
+        self.sizes: dict[Literal["X", "Y"], int] = {"X": 0, "Y": 0}
+        self.cached: dict[str, Name] = {}
+
+    def read_token(self, token: str, line: int) -> None:
+        if token.startswith("[") and self.open and self.asserting():
+            items = self.open[-1][1]
+            if items and isinstance(items[-1], str) and items[-1] in self.tensors:
+                items[-1] += token  # A space stands between a variable and its index.
+                return
+        word, bracket, index = token.partition("[")
+        if bracket and word and token[0] != '"' and self.open and not self.asserting():
+            super().read_token(word, line)  # A type and a shape may follow each other without a space.
+            token = bracket + index
+        super().read_token(token, line)
+
+    def asserting(self) -> bool:
+        """Whether the outermost open bracket is an assertion."""
+        return self.open[0][1][:1] == ["assert"]
+
+    def command(self, items: list[Item], line: int) -> None:
+        match items:
+            case ["vnnlib-version", str(version)] if not (self.versioned or self.networks or self.asserted):
+                if VERSION.fullmatch(version) is None:
+                    raise self.refuse(line, f"{version[:40]!r} is not a version: expected <2.0>.")
+                self.versioned = True
+            case ["vnnlib-version", *_]:
+                raise self.refuse(line, "expected (vnnlib-version <2.0>), once, at the beginning.")
+            case ["declare-network", str(name), *declared]:
+                if self.asserted:
+                    raise self.refuse(line, "networks are declared before the first assertion.")
+                self.declare(name, declared, line)
+            case ["declare-network", *_]:
+                raise self.refuse(line, "expected (declare-network NAME (declare-input ...) ...).")
+            case ["assert", list(formula)]:
+                self.asserted.append(formula)
+            case ["assert", *_]:
+                raise self.refuse(
+                    line, "expected (assert ...) around one comparison, or around one (and ...) or (or ...)."
+                )
+            case _:
+                shown = items[0] if items and isinstance(items[0], str) else "this"
+                raise self.refuse(
+                    line,
+                    f"{shown[:40]!r} is not a command of VNN-LIB 2: expected declare-network or assert.",
+                )
+
+    def worked_out(self, items: list[Item], line: int) -> Item:
+        match items:
+            case [("declare-input" | "declare-hidden" | "declare-output") as word, *rest]:
+                return self.tensor(ROLES[word], word, rest, line)
+            case [("equal-to" | "isomorphic-to") as relation, str(name)]:
+                return DeclaredRelation(relation, name)
+            case [("equal-to" | "isomorphic-to") as relation, *_]:
+                raise self.refuse(line, f"expected ({relation} NAME), with the name of another network.")
+            case ["declare-network" | "assert" | "vnnlib-version" as word, *_]:
+                raise self.refuse(line, f"({word} ...) stands inside another bracket; close that first.")
+        if not items:
+            raise self.refuse(line, "found empty brackets.")
+        return super().worked_out(items, line)
+
+    def tensor(self, role: Role, word: str, rest: list[Item], line: int) -> DeclaredTensor:
+        texts = [item for item in rest if isinstance(item, str)]
+        quoted = len(texts) == 4 and texts[3].startswith('"')
+        if len(texts) != len(rest) or not (quoted or (len(texts) == 3 and role != "hidden")):
+            example = (
+                f'({word} Z float32 [1,2] "name in the ONNX file")'
+                if role == "hidden"
+                else (f"({word} X float32 [1,2])")
             )
+            raise self.refuse(line, f"expected {example}.")
+        name, kind, shape = texts[:3]
+        if NAME.fullmatch(name) is None:
+            raise self.refuse(line, f"{name[:40]!r} is no name: letters, digits and _, and a letter first.")
+        if kind.lower() not in REAL_TYPES:
+            known = "cannot be verified" if kind.lower() in OTHER_TYPES else "is no element type of VNN-LIB 2"
+            raise self.refuse(
+                line, f"{name} is of type {kind[:40]}, which {known}; use {', '.join(REAL_TYPES)}."
+            )
+        sizes = self.whole_numbers(shape, line)
+        if 0 in sizes:
+            raise self.refuse(line, f"{name} has the shape {shape}, which holds no element.")
+        found = DeclaredTensor(name, role, kind.lower(), sizes, _unquote(texts[3]) if quoted else "", line)
+        if found.size > MOST_ELEMENTS:
+            raise self.refuse(line, f"{name} has {found.size} elements; at most {MOST_ELEMENTS} are read.")
+        return found
 
+    def whole_numbers(self, text: str, line: int) -> tuple[int, ...]:
+        """The numbers of a shape or an index, as in [1,28,28]."""
+        inside = text[1:-1].strip()
+        if not (text.startswith("[") and text.endswith("]")):
+            raise self.refuse(line, f"{text[:40]!r} is no shape: expected [1,28,28], or [] for a number.")
+        numbers = [number.strip() for number in inside.split(",")] if inside else []
+        if not all(WHOLE.fullmatch(number) for number in numbers):
+            raise self.refuse(line, f"{text[:40]!r} does not consist of whole numbers, as [1,28,28] does.")
+        return tuple(map(int, numbers))
 
-def _query(text: str, name: str) -> Any:
-    try:
-        vnnlib = importlib.import_module("vnnlib")
-    except ImportError as error:
-        raise MissingExtra(
-            f"{name}: VNN-LIB 2 needs the package vnnlib: pip install 'holdfast[vnnlib2]'."
-        ) from error
-    if not hasattr(vnnlib, "parse_query_string"):
-        raise MissingExtra(
-            f"{name}: the package vnnlib installed here is too old for VNN-LIB 2: pip install "
-            "'vnnlib>=1.0.2'."
+    def declare(self, name: str, declared: list[Item], line: int) -> None:
+        if NAME.fullmatch(name) is None:
+            raise self.refuse(line, f"{name[:40]!r} is no name: letters, digits and _, and a letter first.")
+        if any(name == network.name for network in self.networks):
+            raise self.refuse(line, f"a network named {name} is declared already.")
+        relations = [item for item in declared if isinstance(item, DeclaredRelation)]
+        tensors = [item for item in declared if isinstance(item, DeclaredTensor)]
+        wrong = next((i for i in declared if not isinstance(i, Declaration)), None)
+        if wrong is not None:
+            shown = repr(wrong[:40]) if isinstance(wrong, str) else "a formula"
+            raise self.refuse(line, f"{shown} does not belong into (declare-network ...).")
+        roles = [tensor.role for tensor in tensors]
+        if roles != sorted(roles, key=["input", "hidden", "output"].index):
+            raise self.refuse(line, f"network {name} declares its tensors in another order: {ORDER}.")
+        if "input" not in roles or "output" not in roles:
+            raise self.refuse(line, f"network {name} needs at least one input and one output.")
+        if len(relations) > 1 or (relations and declared[0] is not relations[0]):
+            raise self.refuse(
+                line, f"network {name}: at most one (equal-to ...) or (isomorphic-to ...), before its inputs."
+            )
+        placed: dict[Role, list[DeclaredTensor]] = {"input": [], "hidden": [], "output": []}
+        # The outputs of a network are counted before its inner values.
+        for tensor in sorted(tensors, key=lambda t: t.role == "hidden"):
+            placed[tensor.role].append(self.place_tensor(tensor))
+        network = DeclaredNetwork(
+            name,
+            tuple(placed["input"]),
+            tuple(placed["hidden"]),
+            tuple(placed["output"]),
+            line,
+            **{r.relation.replace("-", "_"): r.name for r in relations},
         )
-    try:
-        return vnnlib.parse_query_string(text)
-    except vnnlib.VNNLibException as error:
-        raise BadInput(_describe_message(str(error), name)) from error
-    except (
-        IndexError,
-        ValueError,
-        OverflowError,
-        RuntimeError,
-    ) as error:  # the package converts every number to float64
-        raise BadInput(_beyond(text, name)) from error
+        self.check_names_of_nodes(network)
+        for relation in relations:
+            self.check_relation(network, relation)
+        self.networks.append(network)
 
-
-def _beyond(text: str, name: str) -> str:
-    """Describe the first number that float64 cannot represent, with file and line."""
-    for line, written in enumerate(text.split("\n"), 1):
-        for number in DECIMAL.findall(written.partition(";")[0]):
-            size = float(number)
-            if math.isinf(size) or (size < SMALLEST_NORMAL and number.strip("0.")):
-                shown = number if len(number) <= 40 else f"{number[:40]}..."
-                fault = "large" if math.isinf(size) else "small"
-                return f"{name}:{line}: the number {shown} is too {fault} for float64."
-    return f"{name}: a number cannot be read by the package vnnlib. Write it with fewer digits."
-
-
-def _describe_message(message: str, name: str) -> str:
-    """Format the package's message, a JSON list or a sentence with a position, with file and line."""
-    try:
-        first = json.loads(message)["errors"][0]
-        return f"{name}:{first['line']}: {first['message']} {first['offendingSymbol']!r}. {first['hint']}"
-    except (ValueError, KeyError, IndexError, TypeError):
-        found = PLACE.fullmatch(message.strip())
-    return f"{name}: {message.strip()}" if found is None else f"{name}:{found[2]}: {found[1]}: {found[3]}"
-
-
-def _tokens(query: Any, name: str) -> Iterator[Token]:
-    """Yield the query as tokens of version 1, with line numbers."""
-    sizes = {}
-    for letter, declared in zip("XY", _tensors(query, name), strict=True):
-        sizes[declared.name] = letter, tuple(declared.shape)
-        for k in range(math.prod(declared.shape)):
-            yield from ((word, 1) for word in ("(", "declare-const", f"{letter}_{k}", "Real", ")"))
-    for assertion in query.assertions:
-        yield from _place_tokens(_written(assertion.expr, sizes))
-
-
-def _tensors(query: Any, name: str) -> tuple[Any, Any]:
-    """Return the single input tensor and the single output tensor."""
-    if len(query.networks) != 1:
-        raise BadInput(
-            f"{name}: declares {len(query.networks)} networks; only properties of a single network are "
-            "supported."
+    def place_tensor(self, tensor: DeclaredTensor) -> DeclaredTensor:
+        if tensor.name in self.tensors:
+            raise self.refuse(tensor.line, f"{tensor.name} is declared twice; every name is unique.")
+        kind: Literal["X", "Y"] = "X" if tensor.role == "input" else "Y"
+        placed = DeclaredTensor(
+            tensor.name,
+            tensor.role,
+            tensor.kind,
+            tensor.shape,
+            tensor.onnx_name,
+            tensor.line,
+            self.sizes[kind],
         )
-    (network,) = query.networks
-    if network.hidden:
-        raise BadInput(
-            f"{name}: uses the hidden node {network.hidden[0].name!r}; only inputs and outputs are supported."
+        self.tensors[tensor.name] = placed
+        self.sizes[kind] += tensor.size
+        if self.sizes[kind] > MOST_ELEMENTS:
+            raise self.refuse(
+                tensor.line, f"the tensors have more than {MOST_ELEMENTS} elements in all, the limit."
+            )
+        return placed
+
+    def check_names_of_nodes(self, network: DeclaredNetwork) -> None:
+        """Inputs and outputs are found by position, or all of a network by name."""
+        named = [bool(tensor.onnx_name) for tensor in (*network.inputs, *network.outputs)]
+        if any(named) and not all(named):
+            raise self.refuse(
+                network.line,
+                f"network {network.name} names the ONNX nodes of some inputs and outputs only: name all, or none.",
+            )
+
+    def check_relation(self, network: DeclaredNetwork, relation: DeclaredRelation) -> None:
+        other = next((n for n in self.networks if n.name == relation.name), None)
+        if other is None:
+            raise self.refuse(
+                network.line,
+                f"network {network.name} is {relation.relation} {relation.name[:40]!r}, which is not declared before it.",
+            )
+        if other.equal_to or other.isomorphic_to:
+            raise self.refuse(
+                network.line,
+                f"network {network.name} is {relation.relation} {other.name}, which refers to "
+                f"{other.equal_to or other.isomorphic_to} itself; refer to that one.",
+            )
+        for own, its in ((network.inputs, other.inputs), (network.outputs, other.outputs)):
+            if [tensor.shape for tensor in own] != [tensor.shape for tensor in its]:
+                raise self.refuse(
+                    network.line,
+                    f"network {network.name} is {relation.relation} {other.name}, but their inputs or outputs have "
+                    "other shapes.",
+                )
+
+    def word(self, item: str, line: int) -> Term:
+        found = self.cached.get(item)
+        if found is None:
+            letters = item.partition("[")[0]
+            if letters not in self.tensors:
+                if NAME.fullmatch(letters) is not None:
+                    raise self.refuse(
+                        line, f"{letters[:40]} is not declared as an input, output or inner value."
+                    )
+                return self.number(item, line)
+            found = self.element(item, self.tensors[letters], line)
+            if len(self.cached) < MOST_CACHED:
+                self.cached[item] = found
+        return Term({found: Fraction(1)}, Fraction(0))
+
+    def element(self, item: str, tensor: DeclaredTensor, line: int) -> Name:
+        """The variable that an indexed tensor means."""
+        index = item.removeprefix(tensor.name)
+        indices = self.whole_numbers(index, line) if index else ()
+        if len(indices) != len(tensor.shape):
+            raise self.refuse(
+                line,
+                f"{item[:40]} has {len(indices)} indices, but {tensor.name} has the shape "
+                f"{list(tensor.shape)}; one for each axis is needed.",
+            )
+        place = 0
+        for number, size in zip(indices, tensor.shape, strict=True):
+            if number >= size:
+                raise self.refuse(
+                    line,
+                    f"{item[:40]} does not exist: {tensor.name} has the shape {list(tensor.shape)}, and "
+                    "indices start at 0.",
+                )
+            place = place * size + number
+        return ("X" if tensor.role == "input" else "Y"), tensor.begin + place
+
+    def count(self, kind: Literal["X", "Y"]) -> int:
+        if not self.versioned:
+            raise BadInput(f"{self.name}: does not begin with (vnnlib-version <2.0>).")
+        if not self.networks:
+            raise BadInput(f"{self.name}: declares no network; add (declare-network NAME ...).")
+        return self.sizes[kind]
+
+    def tensor_at(self, kind: str, number: int) -> DeclaredTensor:
+        return next(
+            tensor
+            for tensor in self.tensors.values()
+            if (tensor.role == "input") == (kind == "X") and 0 <= number - tensor.begin < tensor.size
         )
-    for what, tensors in (("inputs", network.inputs), ("outputs", network.outputs)):
-        if len(tensors) != 1:
-            raise BadInput(
-                f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each is "
-                "supported."
-            )
-        if tensors[0].dtype.name not in TYPES:
-            raise BadInput(
-                f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and "
-                "floating-point numbers are "
-                "supported."
-            )
-        if math.prod(tensors[0].shape) > MOST_NUMBERS:
-            raise BadInput(
-                f"{name}: {tensors[0].name} is of shape {list(tensors[0].shape)}; at most {MOST_NUMBERS} "
-                "elements are "
-                "supported."
-            )
-    return network.inputs[0], network.outputs[0]
+
+    def show(self, name: Name) -> str:
+        return super().show(name) if name[0] == "M" else self.tensor_at(*name).index_of(name[1])
+
+    def input_line(self, number: int) -> int:
+        return self.tensor_at("X", number).line
 
 
-def _written(root: Any, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[tuple[str, int | None]]:
-    """Translate an expression, with an explicit stack so that nesting depth cannot exhaust the call stack."""
-    waiting: list[Any] = [")", root, "assert", "("]
-    while waiting:
-        node = waiting.pop()
-        kind = type(node).__name__
-        if isinstance(node, str):
-            yield node, None
-        elif kind == "Var":
-            letter, shape = sizes[node.name]
-            yield f"{letter}_{_place(node.indices, shape)}", node.line
-        elif hasattr(node, "lexeme"):
-            yield node.lexeme, node.line
-        elif kind in BOTH:
-            joined, *signs = BOTH[kind]
-            halves = [part for sign in signs for part in ("(", sign, node.lhs, node.rhs, ")")]
-            waiting += reversed(["(", joined, *halves, ")"])
-        else:
-            waiting += reversed(["(", WORDS.get(kind, kind), *node.children(), ")"])
-
-
-def _place_tokens(words: Iterator[tuple[str, int | None]]) -> Iterator[Token]:
-    """Add line numbers: brackets and operators take over that of the next variable or number."""
-    before: list[str] = []
-    last = 1
-    for word, line in words:
-        before.append(word)
-        if line is not None:
-            yield from ((early, line) for early in before)
-            before, last = [], line
-    yield from ((late, last) for late in before)
-
-
-def _place(indices: list[int], shape: tuple[int, ...]) -> int:
-    place = 0
-    for index, size in zip(indices, shape, strict=True):
-        place = place * size + index
-    return place
+def _unquote(text: str) -> str:
+    """The content of a string in quotation marks."""
+    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), text[1:-1])

@@ -47,6 +47,7 @@ from holdfast.bounding.branching.subproblem_queue import (
 from holdfast.bounding.crown import linear_bound
 from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Relaxed
+from holdfast.bounding.input_forms import InputForms, is_wide, moving_inputs, varies_little
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.zonotope import Forms
 from holdfast.derivations import (
@@ -64,6 +65,11 @@ MAX_UNSTABLE_FOR_TRAINING = 16  # Largest number of unstable neurons of a box fo
 FIRST_TRAINED_BOXES = 8
 MAX_TRAINED_BOXES = 128  # Largest number of boxes in a batch.
 NUM_STEPS = 20  # Adam steps.
+# Largest number of generator values at one node of a wide network, for a box and for a batch of boxes (tuned on cgan of
+# `benchmarks.lipschitz practice`: symbols decide boxes, batches gain little).
+WIDE_VALUES, WIDE_BATCH_VALUES = 2**24, 2**25
+# Symbols of errors that a box needs, about, where most inputs are fixed: few neurons are then unstable (chosen by hand).
+FEW_SYMBOLS = 128
 LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
 Q = TypeVar("Q", bound=SearchSettings)
 P = TypeVar("P", bound="BoxSubproblems")
@@ -146,21 +152,28 @@ class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubprob
     def at_once(self, question: PolytopeQuestion) -> int:
         """The number of boxes in a batch, limited by the size of their affine forms."""
         graph = question.graph
-        return max(
-            1,
-            min(
-                self.batch,
-                self.elements // (max(node.size for node in graph.nodes) * count_noise_symbols(graph)),
-            ),
-        )
+        widest, symbols = max(node.size for node in graph.nodes), count_noise_symbols(graph)
+        if is_wide(graph):
+            return max(1, min(self.batch, WIDE_BATCH_VALUES // min(widest * symbols, WIDE_VALUES)))
+        lower, upper = question.region.enclosing_box()
+        if varies_little(lower, upper):
+            symbols = min(symbols, moving_inputs(lower, upper) + FEW_SYMBOLS)
+        return max(1, min(self.batch, self.elements // (widest * symbols)))
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, MAX_QUEUE_VALUES // graph.entry.size)
 
     def bound(self, question: PolytopeQuestion, parts: BoxSubproblems) -> BoundedSubproblems[BoxSubproblems]:
         graph, rules = question.graph, question.rules
-        forms = Forms.over(graph.entry, parts.lower, parts.upper)
-        known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
+        wide = is_wide(graph)
+        forms: Forms
+        if wide or varies_little(parts.lower, parts.upper):
+            values = WIDE_VALUES if wide else WIDE_BATCH_VALUES // len(parts)
+            forms = InputForms(graph, parts.lower, parts.upper, values)
+        else:
+            forms = Forms.over(graph.entry, parts.lower, parts.upper)
+        walks = self.walks and not wide
+        known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
         cut = shrink_box(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
@@ -168,9 +181,7 @@ class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubprob
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
-        smaller = (
-            replace(smaller, open=_train_open_boxes(question, known, smaller)) if self.walks else smaller
-        )
+        smaller = replace(smaller, open=_train_open_boxes(question, known, smaller)) if walks else smaller
         left = smaller.open.any(1)
         return BoundedSubproblems(
             smaller,
@@ -314,7 +325,7 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: ShrunkBoxes) -> Tens
     weight = torch.where(cut.open[..., None], 1 / (-least).clamp_min(1e-12), 0)
     # (boxes, noise symbols, 1)
     effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(-1)
-    return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
+    return torch.nan_to_num(forms.attribute(effect), 0.0, 0.0)
 
 
 def candidate_points(boxes: BoxSubproblems, slope: Tensor) -> CandidatePoints:

@@ -12,8 +12,13 @@ subproblems, whose bounds exceed it) and the bounds of the open subproblems. Sub
 float32 on the unstable neurons (`UnstableSubnetwork`), and the result is evaluated once in float64 with all rounding
 errors included (`RowTask.prove`).
 
+Assumption: the activations before the row are ReLU-like, with one kink at zero.
+
 The settings were chosen on the queries of `benchmarks.lipschitz mnist_fc` (networks of VNN-COMP). The table
 in benchmarks/RESULTS.md shows the same queries, so it is no independent test of them.
+
+Reference: Wang et al., "Beta-CROWN: efficient bound propagation with per-neuron split constraints" (2021),
+for slopes and multipliers of subproblems.
 """
 
 from collections.abc import Mapping

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 from torch import Tensor
 
 from holdfast.bounding.alpha_beta_crown import RowTask, split_by_node
@@ -94,6 +93,8 @@ def _smallest(
 
     If no x satisfies g x + h <= 0, the multipliers prove that (a Farkas certificate).
     """
+    from scipy.optimize import linprog  # imported here since the import is slow
+
     bounds = [*zip(lower, upper, strict=True), (None, None)]
     cost = np.concatenate([np.zeros(len(lower)), [1.0]])
     left = np.block([[a, -np.ones((len(a), 1))], [g, np.zeros((len(g), 1))]])

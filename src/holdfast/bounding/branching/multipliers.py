@@ -11,6 +11,8 @@ the subproblem.
 
 References: Wang et al. (beta-CROWN, 2021), for signs; Shi et al., "Neural network verification with
 branch-and-bound for general nonlinearities" (GenBaB, 2024).
+
+Assumption: a node has bounds over the whole subproblem, also where z is outside of its range.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -87,13 +87,13 @@ class RangeSubproblems(SubproblemQueue):
 class NonlinearSplit(Branching[RangeSubproblems]):
     """Splits the range with the largest estimated gain.
 
-    `view` holds the quadratic models of the graph and `bends` their free coefficients, one row for each row
+    `view` holds the quadratic models of the graph and `coefficients` their free coefficients, one row for each row
     of the batch; without them only linear bounds are used.
     """
 
     waiting: int = 2**14
     view: Quadratic | None = None
-    bends: ParabolaCoefficients | None = None
+    coefficients: ParabolaCoefficients | None = None
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> RangeSubproblems:
         lower, upper = region.enclosing_box()
@@ -180,12 +180,12 @@ class NonlinearSplit(Branching[RangeSubproblems]):
         nodes = max(node.size for node in graph.nodes)
         numbers = (
             self.view.numbers
-            if self.bends and self.view
+            if self.coefficients and self.view
             else sum(node.size for node in preactivations_of(graph)) * nodes
         )
         available = (
             free_bytes(device) // self.view.bytes(training=True)
-            if self.bends and self.view
+            if self.coefficients and self.view
             else MAX_QUEUE_VALUES
         )
         return max(1, min(available, PORTION_VALUES[device.type] // max(1, numbers)))
@@ -209,8 +209,8 @@ class NonlinearSplit(Branching[RangeSubproblems]):
             node: where for node, where in split_by_node(graph, parts.cut, nodes).items() if bool(where.any())
         }
         ways: list[Least] = []
-        if self.bends and self.view:
-            mine = {key: value[:, parts.task].double() for key, value in self.bends.items()}
+        if self.coefficients and self.view:
+            mine = {key: value[:, parts.task].double() for key, value in self.coefficients.items()}
             models, known, empty = self.view.within(region, mine, within, kept=free)
             ways.append(models.least)
         else:
@@ -245,8 +245,8 @@ class NonlinearSplit(Branching[RangeSubproblems]):
         # Only the best row of each polytope counts.
         rows = found.reshape(len(parts), *question.rules.offset.shape[1:])
         counted = ((rows == rows.amax(2, keepdim=True)) & parts.open[..., None]).flatten(1)
-        if self.bends and self.view:
-            mine = {key: value[:, parts.task].float() for key, value in self.bends.items()}
+        if self.coefficients and self.view:
+            mine = {key: value[:, parts.task].float() for key, value in self.coefficients.items()}
             inputs, arguments = score_by_quadratic_models(self.view, known, matrix, offset, counted, mine)
             # Trained parabolas cancel each other's curvature, and another range would need another parabola,
             # so splitting pre-activations gains nothing where inputs can be split.

@@ -9,6 +9,8 @@ the model's remainder exceeds its linear part, unless all 2^n boxes that result 
 less than one form.
 
 Assumption: every activation has a Taylor model (`taylor`); the region is a box.
+
+Reference: see `taylor`; Moore, "Interval analysis" (1966), for bounds over the parts of a box.
 """
 
 from dataclasses import dataclass, replace

@@ -2,8 +2,13 @@
 
 A step takes some subproblems from the queue, bounds them, drops the decided ones, splits the others,
 and returns candidate points for counterexamples. A rule defines how subproblems are bounded and split (halve
-an input, decide a sign, share a budget of changes). The children of a split must cover their parent. Then the
-open subproblems always cover all counterexamples, and once none is left there is no counterexample.
+an input, decide a sign, share a budget of changes).
+
+Statement. The open subproblems cover all counterexamples at any time, so once none is left there is no
+counterexample.
+
+Assumption: the children of a split cover their parent, and only subproblems without a counterexample are
+dropped.
 
 Reference: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020).
 """

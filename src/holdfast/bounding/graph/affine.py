@@ -16,6 +16,10 @@ Representation. J is private to this module. A map that only moves elements stor
 inputs stores nothing, and a small J is stored as a matrix. Any other map is applied forward as a
 Jacobian-vector product (jvp) and backward as a vector-Jacobian product (vjp) of its function, which for an
 affine function are the same sums.
+
+Assumption: float64, rounded to nearest; docs/rounding.md charges underflow.
+
+Reference: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition 2002, section 3.1.
 """
 
 import math
@@ -115,6 +119,18 @@ class Affine(Node, ABC):
     def exact_back(self) -> bool:
         """Whether `back` only copies coefficients, so that it does not round."""
         return False
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether all elements of J and b are known to be nonnegative."""
+        return False
+
+    @property
+    def last_axis(self) -> Tensor | None:
+        """W (n, K), if the map is x W + b along the last axis of its only input, the same for all vectors;
+        otherwise None.
+        """
+        return None
 
     @property
     def factor(self) -> float | None:
@@ -280,10 +296,20 @@ class _Matrix(Affine):
 
     _matrices: tuple[Tensor, ...]  # (size, size of the input) each
     _kernel: Kernel | None = None
+    _last_axis: Tensor | None = None
 
     @property
     def kernel(self) -> Kernel | None:
         return self._kernel
+
+    @property
+    def last_axis(self) -> Tensor | None:
+        return self._last_axis
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        parts = self._matrices if self.shift is None else (*self._matrices, self.shift)
+        return all(bool((part >= 0).all()) for part in parts)
 
     @cached_property
     def _kept(self) -> dict[tuple[bool, torch.dtype], tuple[Tensor, ...]]:
@@ -352,8 +378,16 @@ class _Matrix(Affine):
     def _shift(self, by: Affine) -> Affine | None:
         if self._weight is not None:
             return None  # Adding two shifts would round.
-        kernel = self._kernel if by.shape == self.shape else None
-        return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight, _kernel=kernel)
+        same = by.shape == self.shape
+        return replace(
+            self,
+            name=by.name,
+            shape=by.shape,
+            shift=by.shift,
+            _weight=by._weight,
+            _kernel=self._kernel if same else None,
+            _last_axis=self._last_axis if same else None,
+        )
 
 
 def _back_by_kernel(kernel: Kernel, node: Affine, k: int, rows: Tensor, absolute: bool) -> Tensor:
@@ -373,10 +407,15 @@ class _Function(Affine):
     _function: Transform
     _magnitude: Transform
     _kernel: Kernel | None = None
+    _last_axis: Tensor | None = None
 
     @property
     def kernel(self) -> Kernel | None:
         return self._kernel
+
+    @property
+    def last_axis(self) -> Tensor | None:
+        return self._last_axis
 
     def _at(self, absolute: bool, device: torch.device) -> tuple[Transform, list[Tensor]]:
         """The function and the point at which to differentiate it: a magnitude need only be affine for
@@ -400,6 +439,8 @@ class _Function(Affine):
         function, at = self._at(absolute, values[0].device)
         flat = [v.movedim(axis, -1).double() for v in values]  # The function's constants are float64.
         lead = flat[0].shape[:-1]
+        if 0 in lead:
+            return values[0].new_zeros((*lead, self.size)).movedim(-1, axis)
 
         def one(*tangents: Tensor) -> Tensor:
             found: Any = torch.func.jvp(_of(function, at, which), tuple(at[k] for k in which), tangents)
@@ -445,11 +486,12 @@ def make_map(
     device: torch.device,
     keep: int,
     kernel: Kernel | None = None,
+    last_axis: Tensor | None = None,
 ) -> Affine:
     """The map J x + b that a function of its inputs computes; magnitude(*m) = |J| m + |b| for m >= 0.
 
     Matrices of at most `keep` elements are computed, and stored unless the map is a copy or a sum. kernel: J,
-    if the map is a convolution or pooling of an image.
+    if the map is a convolution or pooling of an image. last_axis: W, if the map is x W + b along the last axis.
     """
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
     offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
@@ -466,14 +508,33 @@ def make_map(
         )
         kernel = kernel if kernel.is_derivative(back, row, inputs[0].shape) else None
     if size * max(n.size for n in inputs) > keep:
-        return _Function(*first, function, magnitude, kernel)
+        return _Function(*first, function, magnitude, kernel, last_axis)
     unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
     matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
     if shift is None and len(matrices) == 1 and _moves(matrices[0]):
         return _Copy(*first, matrices[0].argmax(1))
     if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
         return _Sum(*first)
-    return _Matrix(*first, matrices, kernel)
+    return _Matrix(*first, matrices, kernel, last_axis)
+
+
+def make_matrix(
+    place: int,
+    name: str,
+    inputs: Sequence[Node],
+    matrices: Sequence[Tensor],
+    shape: Sequence[int],
+    shift: Tensor | None,
+) -> Affine:
+    """The map sum of matrices[k] inputs[k], plus the shift."""
+    shift = shift if shift is not None and bool(shift.any()) else None
+    weight = None if shift is None else shift.abs()
+    return _Matrix(place, name, tuple(inputs), tuple(shape), shift, weight, tuple(matrices))
+
+
+def matrices_of(node: Node) -> tuple[Tensor, ...] | None:
+    """One matrix (size, size of the input) for each input; None for a convolution, and if none is stored."""
+    return node._matrices if isinstance(node, _Matrix) and node.kernel is None else None
 
 
 def make_copy(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:

@@ -1,6 +1,6 @@
 """Tensor functions as affine maps and relaxed scalar functions: products, maxima, softmax, norms, attention.
 
-Each decomposition is an identity in real arithmetic, so bounds of its parts bound the function:
+Statement. Each decomposition is an identity in real arithmetic, so bounds of its parts bound the function:
 
     max(a, b) = b + relu(a - b)
     log(exp(a) + exp(b)) = b + softplus(a - b)
@@ -10,6 +10,9 @@ Each decomposition is an identity in real arithmetic, so bounds of its parts bou
 
 Reference: Shi et al. 2020 (Robustness Verification for Transformers) for softmax, layer norm and products in
 attention; the pairwise log-sum-exp is this package's own.
+
+Assumption: divisors and arguments of roots stay in the domains of their relaxations; where they do not, these
+have no bound (`relax.convex`).
 """
 
 import math
@@ -234,7 +237,10 @@ def matrix_product(graph: Graph, name: str, a: Node | Tensor, b: Node | Tensor) 
     if not isinstance(a, Node):
         return graph.affine(name, [b], lambda v: torch.matmul(a, v), lambda m: torch.matmul(a.abs(), m))  # type: ignore[list-item]
     if not isinstance(b, Node):
-        return graph.affine(name, [a], lambda v: torch.matmul(v, b), lambda m: torch.matmul(m, b.abs()))
+        last_axis = b.double() if b.dim() == 2 else None
+        return graph.affine(
+            name, [a], lambda v: torch.matmul(v, b), lambda m: torch.matmul(m, b.abs()), last_axis=last_axis
+        )
     left = graph.add_move(name, [a], lambda v: v.unsqueeze(-1))
     right = graph.add_move(name, [b], lambda v: v.unsqueeze(-3))
     return graph.affine(name, [product(graph, name, left, right)], *(lambda v: v.sum(-2),) * 2)

@@ -1,8 +1,12 @@
 """Discontinuous functions: rounding to integers, comparisons, truth values and selection by a condition.
 
-Identities used: trunc(v) = floor(max(v, 0)) + ceil(min(v, 0)); a mod b = a - b floor(a / b); not a = 1 - a; a
+Statement. These are identities: trunc(v) = floor(max(v, 0)) + ceil(min(v, 0)); a mod b = a - b floor(a / b); not a = 1 - a; a
 or b = 1 - (1 - a) (1 - b); where(c, a, b) = b + c (a - b). The input of a discontinuity is widened by
 `Unsure`, because the model's own rounding decides on which side of a jump a computed value lies.
+
+Assumptions: conditions and truth values are 0 or 1, and the divisor b is not zero.
+
+Reference: none; the identities are elementary.
 """
 
 from collections.abc import Callable

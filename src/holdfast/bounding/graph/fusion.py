@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.bounding.graph import equivalence_check
 from holdfast.bounding.graph.affine import Affine, exact_nodes
+from holdfast.bounding.graph.exact_rewriting import simplify_exactly
 from holdfast.bounding.graph.graph import Graph, Node, build
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
@@ -25,7 +26,7 @@ def prepare_graph(net: Network, region: Region) -> Graph:
     a layer without bounds.
     """
     one = single_input_network(net, region.centre)
-    graph = fuse_affine(build(one, region.centre))
+    graph = simplify_exactly(fuse_affine(build(one, region.centre)))
     equivalence_check.check(net, graph, region, one)
     return graph
 

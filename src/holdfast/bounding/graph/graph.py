@@ -88,12 +88,15 @@ class Graph:
         magnitude: Transform,
         *,
         kernel: Kernel | None = None,
+        last_axis: Tensor | None = None,
     ) -> Node:
         """Add the map function(*inputs) = J inputs + b, affine in all inputs together; magnitude(*m) = |J| m
-        + |b| for m >= 0. kernel: J, if the map is a convolution or pooling of an image.
+        + |b| for m >= 0. kernel: J, if the map is a convolution or pooling of an image. last_axis: W, if it is
+        x W + b along the last axis.
         """
+        place = len(self.nodes)
         return self._keep(
-            make_map(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel)
+            make_map(place, name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel, last_axis)
         )
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:

@@ -5,6 +5,10 @@ Statement: for coefficients L of the map, `back` computes L J as one sum of prod
 J) - L J| <= gamma(n) |L| |J| with n the number of products (at most channels times positions of the kernel).
 
 Images are (..., height, width, channels) here, so that every step is a product with the channels.
+
+Assumption: float64, rounded to nearest; docs/rounding.md charges underflow.
+
+Reference: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition 2002, section 3.1.
 """
 
 from collections.abc import Callable, Sequence

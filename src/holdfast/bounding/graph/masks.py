@@ -8,6 +8,10 @@ Log-sum-exp is computed pair by pair, as in `compose.along`, after sorting each 
 
 so only c_b - c_a <= 0 enters the graph, and the constants of visible positions, usually zero, are not added
 to anything. Where c_b is minus infinity the pair equals v_a + c_a exactly.
+
+Assumption: in every row some position is visible; rows that are masked everywhere are refused.
+
+Reference: none; log-sum-exp pair by pair is this package's own.
 """
 
 import torch

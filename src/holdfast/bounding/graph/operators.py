@@ -29,6 +29,7 @@ def affine(
     function: Callable[..., Any] | None = None,
     magnitude: Callable[..., Any] | None = None,
     kernel: Kernel | None = None,
+    last_axis: Tensor | None = None,
 ) -> Node:
     """A node for the call, affine in its nodes. Unless given, the magnitude is the same call with absolute
     values of all constants.
@@ -40,6 +41,7 @@ def affine(
         bind_constants(call, target),
         bind_constants(call, magnitude or target, _positive),
         kernel=kernel,
+        last_axis=last_axis,
     )
 
 
@@ -247,7 +249,11 @@ def lower_linear(graph: Graph, call: OperatorCall) -> Node:
         )
     factors = {key: abs(value) for key, value in call.kwargs.items()}  # beta and alpha of addmm
     return affine(
-        graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolution_kernel(call)
+        graph,
+        call,
+        magnitude=lambda *a, **_: call.target(*a, **factors),
+        kernel=_convolution_kernel(call),
+        last_axis=call.args[1].double().T if call.target == aten.linear.default else None,
     )
 
 

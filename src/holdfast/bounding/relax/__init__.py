@@ -14,6 +14,7 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.relu_difference import ReluDifference
 from holdfast.bounding.relax.rounding_interval import IntegerRange, RoundedInput
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
@@ -45,6 +46,7 @@ __all__ = [
     "Reciprocal",
     "Relaxation",
     "Relu",
+    "ReluDifference",
     "Round",
     "RoundedInput",
     "Rsqrt",

@@ -11,6 +11,7 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
+from holdfast.bounding.relax.relu_difference import ReluDifference
 from holdfast.bounding.relax.rounding_interval import IntegerRange, RoundedInput
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
@@ -27,6 +28,7 @@ EVERY: tuple[Relaxation, ...] = (
     Step(), Sign(), Floor(), Ceil(), Round(), RoundedInput(), IntegerRange(),
     Tanh(), Sigmoid(), Erf(), Atan(), Sine(), Cosine(), Softplus(), Silu(), Gelu(), GeluTanh(), Mish(), Exp(),
     Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
+    ReluDifference(),
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The products of gated recurrent cells: sigmoid(v) z and sigmoid(v) tanh(z).
 
-Statement: see `base.py`, for f(v, z) - a v - b z on a box of two pre-activations.
+Statement and assumptions: see `base.py`, for f(v, z) - a v - b z on a box of two pre-activations.
 
 - sigmoid(v) z is linear in z, so extremes lie on the edges z = l_z and z = u_z: at corners, or where
   sigmoid'(v) = a / z.

@@ -15,6 +15,8 @@ lie at ends, kinks, and stationary points of each piece.
 Rounding: each value, location and grid end is off by a few u of all that enters; 64 u of it are added.
 
 Reference: Süli and Mayers, An Introduction to Numerical Analysis, 2003, chapter 6, for interpolation errors.
+
+Assumption: the bounds of |d''| and |f'''| that a class states hold on the whole interval.
 """
 
 import math

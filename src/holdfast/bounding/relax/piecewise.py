@@ -1,6 +1,6 @@
 """Piecewise-linear and ReLU-like functions: ReLU, leaky ReLU, |v|, clip, ELU and hard swish.
 
-Statement: see `base.py`. On each piece f(v) - a v is linear, or convex or concave with a stationary point in
+Statement and assumptions: see `base.py`. On each piece f(v) - a v is linear, or convex or concave with a stationary point in
 closed form. So the ends of the box, the kinks inside it and these stationary points include every extreme
 point.
 

@@ -1,7 +1,9 @@
 """v^n for integers n >= 2: convex for even n, with an inflection point at zero for odd n.
 
-Statement: see `base.py`. f'(v) = n v^(n-1) = a has at most two solutions +-(|a| / n)^(1 / (n-1)), so these
+Statement and assumptions: see `base.py`. f'(v) = n v^(n-1) = a has at most two solutions +-(|a| / n)^(1 / (n-1)), so these
 and the ends of the box include every extreme point. Rounding: stationary points count to second order.
+
+Reference: none; the derivation above is complete.
 """
 
 from dataclasses import dataclass

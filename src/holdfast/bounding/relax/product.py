@@ -1,6 +1,6 @@
 """The product of two pre-activations.
 
-Statement: see `base.py`. v z - a v - b z is bilinear, so over a box its extremes lie at the four corners.
+Statement and assumptions: see `base.py`. v z - a v - b z is bilinear, so over a box its extremes lie at the four corners.
 
 Reference: McCormick 1976; the convex envelope of v z over a box is the maximum of two planes through corners.
 """

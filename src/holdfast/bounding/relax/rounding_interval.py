@@ -7,6 +7,10 @@ Statement: the relaxation of f(v) = v with |error| <= SHARE (1 + |v|), which is 
 A bound holds in real arithmetic, where v has one value. But a discontinuity turns the last place of v into a
 whole step: a point at a jump could be certified on one side and computed on the other. Here both sides count.
 This is a safety margin, not a proof about execution; `executed_error` is for that.
+
+Assumption: the network's own arithmetic computes v to within that distance of its value in real arithmetic.
+
+Reference: none; the margin is this package's own.
 """
 
 import torch

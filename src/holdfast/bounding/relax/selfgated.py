@@ -1,6 +1,6 @@
 """Self-gated activations v g(v): SiLU, GELU, GELU with tanh, and Mish.
 
-Statement: see `base.py`. The derivative f' of each function decreases, increases and decreases again: f''
+Statement and assumptions: see `base.py`. The derivative f' of each function decreases, increases and decreases again: f''
 changes sign at two inflection points and nowhere else. So on each of the three pieces f'(v) = a has at most
 one solution, and bisection finds it: `candidates` misses no stationary point of f(v) - a v.
 

@@ -1,6 +1,6 @@
 """S-shaped functions: tanh, sigmoid, erf and atan, convex for v <= 0 and concave for v >= 0.
 
-Statement: see `base.py`. f' is even and decreasing in |v|, so f'(v) = a has at most two solutions +-r, with r
+Statement and assumptions: see `base.py`. f' is even and decreasing in |v|, so f'(v) = a has at most two solutions +-r, with r
 in closed form for every class. These and the ends of the box include every extreme point of f(v) - a v.
 
 Slopes: the supporting slopes of the convex and the concave envelope at the middle of the box

@@ -1,6 +1,6 @@
 """Softplus, log(1 + exp(beta v)) / beta: convex, with derivative sigmoid(beta v).
 
-Statement: see `base.py`. The extremes of f(v) - a v over a box lie at its ends, where sigmoid(beta v) = a, or
+Statement and assumptions: see `base.py`. The extremes of f(v) - a v over a box lie at its ends, where sigmoid(beta v) = a, or
 on either side of the discontinuity of torch's kernel at beta v = threshold.
 
 Reference: Zhang et al. 2018 (CROWN).

@@ -1,12 +1,14 @@
 """Floor, ceil and round: constant up to jumps by one, at distance one.
 
-Statement: see `base.py`. Between jumps f(v) - a v is linear, and on either side of the jumps it changes by
+Statement and assumptions: see `base.py`. Between jumps f(v) - a v is linear, and on either side of the jumps it changes by
 the same amount from one jump to the next. So the extremes over a box lie at its ends, or on either side of
 the first or the last jump inside it.
 
 Rounding: values are integers, computed exactly, and so are the jumps up to 2^52; beyond that, a step is
 smaller than the charged rounding error. At a jump the function has torch's value: for a box that ends there,
 only the side that it contains counts.
+
+Reference: none; the derivation above is complete.
 """
 
 from typing import ClassVar

@@ -2,9 +2,11 @@
 
 Comparisons are steps, and a choice between two values is a step times their difference.
 
-Statement: see `base.py`. On either side of zero f(v) - a v is linear, so the extremes over a box lie at its
+Statement and assumptions: see `base.py`. On either side of zero f(v) - a v is linear, so the extremes over a box lie at its
 ends, at zero, or next to zero on either side (+-1e-300). Values are integers, so nothing is rounded but the
 products with slopes.
+
+Reference: none; the derivation above is complete.
 """
 
 import torch

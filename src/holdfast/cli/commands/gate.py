@@ -35,6 +35,15 @@ def gate(
             help="At least this share of the inputs is certified; unknown inputs do not count.",
         ),
     ] = None,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            rich_help_panel=RULES,
+            help="With --min-certified: the share of the population that the inputs were drawn from, at this "
+            "confidence (Clopper and Pearson), as in 0.95. Assumes independent draws.",
+        ),
+    ] = None,
     max_broken: Annotated[
         float | None,
         typer.Option(
@@ -92,7 +101,7 @@ def gate(
     files = {"junit": junit, "markdown": markdown, "json": json}
     judge(
         run,
-        Rules(at, min_certified, max_broken, min_accuracy, slack, max_unknown),
+        Rules(at, min_certified, max_broken, min_accuracy, slack, max_unknown, confidence),
         part,
         against,
         files,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 QUESTIONS = typer.Argument(
     metavar="MODEL",
-    help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file that lists instances.",
+    help="A .onnx or .pt2 file or package.module:factory; \"[('f', 'f.onnx'), ('g', 'g.onnx')]\" for a "
+    "property of several networks; or a folder or .csv file that lists instances.",
 )
 NOT_ASKED = (
     "domain",
@@ -48,7 +49,7 @@ class VerifyView(CommandView[Verify]):
         if command.spec is not None:
             cases = len(built.extra.keys(0))
             try:
-                found = verdict(store.records(), built.net, cases=cases)
+                found = verdict(store.records(), built.net, cases=cases, spec=built.extra.spec(0))
             except NotAnswered:  # The outputs at the counterexample are not known; the records are complete.
                 found = verdict(store.records(), cases=cases)
             for text in competition(found, built.net, built.extra.last[2]):

@@ -35,6 +35,7 @@ from holdfast.store import Store
 FILES = (".txt", ".tsv", ".npz")
 MOST_FRAMES = 60  # Frames in the table of one sequence: about one screen.
 CLOSE = 0.005  # Scores closer than this look the same with two decimals.
+# Colours of the words, as sRGB values: the score decides between them (chosen by hand).
 RED, YELLOW, GREEN = (215, 60, 50), (210, 160, 30), (60, 160, 75)
 KINDS = {
     "proved": "proved by enumeration: every value was run",

@@ -15,7 +15,15 @@ from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as compare_runs
-from holdfast.report.compare_table import Cells, as_json, as_markdown, explain_numbers, pair_table, run_table
+from holdfast.report.compare_table import (
+    Cells,
+    as_json,
+    as_markdown,
+    comparison_sentence,
+    explain_numbers,
+    pair_table,
+    run_table,
+)
 from holdfast.report.pairing import Run, distinct_names, load
 from holdfast.report.writing import write_document
 from holdfast.store import Store
@@ -45,6 +53,7 @@ def compare(
     for view in (*_tables(run_table(found), console), *_tables(pair_table(found), console)):
         console.print(view, highlight=False)
     console.print(Text(explain_numbers(found), style="dim"))
+    line(console, "answer", comparison_sentence(found))
     for run in found.runs:
         paragraph(console, run.name, describe_question(run.question))
     for note in found.notes:

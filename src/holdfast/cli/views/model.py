@@ -42,7 +42,7 @@ def inspect_model(question: ModelOptions, console: Console, seconds: float = mat
 
 
 def _look(question: ModelOptions, console: Console, seconds: float) -> None:
-    read = time_limit.interrupt_late(lambda: _read(question), None)
+    read = time_limit.interrupt_late(lambda: _read_network(question), None)
     if read is None:
         raise BadInput(
             f"{question.model} could not be read and evaluated at one input within {seconds:g} s: give more "
@@ -68,7 +68,7 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
         line(console, "note", note, warns=True)
     late = list[str]()
 
-    def limited(what: str, section: Callable[[], bool]) -> bool:
+    def run_section(what: str, section: Callable[[], bool]) -> bool:
         """Run a section of the report; returns its result, False if it ran out of time, which is noted."""
         nothing: bool | None = None
         found = nothing if time_limit.has_expired() else time_limit.interrupt_late(section, nothing, 0.0)
@@ -77,16 +77,16 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
         return bool(found)
 
     if net.differentiable:
-        limited("its layers, and what blocks a proof", lambda: _layers(net, x, console))
-        if limited("how proofs are made", lambda: _bounders(net, x, console)):
-            limited("the cost of a proof", lambda: _costs(net, x, outputs, console))
+        run_section("its layers, and what blocks a proof", lambda: _layers(net, x, console))
+        if run_section("how proofs are made", lambda: _bounders(net, x, console)):
+            run_section("the cost of a proof", lambda: _costs(net, x, outputs, console))
     _methods(net, x, outputs, console)
     if late:
         told = f"not determined within {seconds:g} s: {'; '.join(late)}. Give more --seconds."
         line(console, "limit", told, warns=True)
 
 
-def _read(question: ModelOptions) -> tuple[Network, torch.Tensor, int]:
+def _read_network(question: ModelOptions) -> tuple[Network, torch.Tensor, int]:
     """The network, two example inputs, and its number of outputs."""
     net = load_network(question)
     x = _example(net, sizes(question.shape))

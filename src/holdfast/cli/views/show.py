@@ -37,6 +37,7 @@ from holdfast.report.summary import (
     weakest_frames,
     word_name,
 )
+from holdfast.report.text_difference import difference_text, text_difference
 from holdfast.report.verdict import is_labelled, verdict, verdict_text
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
@@ -75,9 +76,11 @@ def _show(row: InputRow, question: Question, console: Console) -> None:
         if columns_of(question) is not None:
             console.print(_columns(row, question), highlight=False)
         else:
-            console.print(
-                _pictures(row, question.model.vocabulary or (), colour=console.color_system is not None)
-            )
+            vocabulary = question.model.vocabulary or ()
+            if question.asked.norm == "edits":
+                console.print(_mark_edits(row, vocabulary))
+            else:
+                console.print(_pictures(row, vocabulary, colour=console.color_system is not None))
         if is_labelled(row):
             console.print(
                 _answer(class_name(question, row.source.label), class_name(question, row.source.prediction)),
@@ -192,6 +195,22 @@ def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
     elif moved:
         words = ", ".join(f"{k} ({word_name(row.source.tokens[k], vocabulary)})" for k in moved)
         lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {shorten(words)}"))
+    return Group(*lines)
+
+
+def _mark_edits(row: InputRow, vocabulary: Sequence[str]) -> Group:
+    """A text, and its counterexample with [+inserted+] and [-deleted-] words."""
+    assert row.source is not None
+    tokens = row.source.tokens or ()
+    lines = [Text.assemble(("input:", "bold"), terminal_pictures.sentence(tokens, vocabulary))]
+    if row.witness is not None:
+        styles = {"kept": "", "inserted": "bold underline", "deleted": "dim strike"}
+        words = [
+            (difference_text([word]), styles[word.change])
+            for word in text_difference(tokens, row.witness, vocabulary)
+        ]
+        spaced = [part for word in words for part in (" ", word)]
+        lines.append(Text.assemble(("witness:", "bold"), *spaced))
     return Group(*lines)
 
 

@@ -10,6 +10,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,6 +24,7 @@ from holdfast.question import Question
 from holdfast.report.answer_sentence import answer_sentence
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart, class_name
+from holdfast.report.text_difference import difference_text, text_difference
 from holdfast.store import Store
 
 INCHES = (12.8, 7.2)  # Size of the picture: 16:9, as slides are.
@@ -57,7 +59,10 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
     axes.set_xlabel(_unit(store.question, part), fontsize=15)
     axes.tick_params(labelsize=13)
     axes.spines[["top", "right"]].set_visible(False)
-    plain = {"parse_math": False, "usetex": False}  # Names are no formulas, whatever a matplotlibrc says.
+    plain: dict[str, Any] = {
+        "parse_math": False,
+        "usetex": False,
+    }  # Names are no formulas, whatever a matplotlibrc says.
     figure.suptitle(
         textwrap.fill(printable(title), TITLE_CHARACTERS),
         fontsize=17,
@@ -66,6 +71,9 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
         fontweight="bold",
         **plain,
     )
+    example = _edited_example(rows, store.question)
+    if example:
+        axes.set_title(textwrap.fill(printable(example), TITLE_CHARACTERS), fontsize=13, loc="left", **plain)
     foot = f"{printable(shorten(_describe_names(store.question)))}  ·  holdfast"
     figure.supxlabel(foot, fontsize=10, color="#5a616b", x=0.02, ha="left", **plain)
     drawing = io.BytesIO()
@@ -78,6 +86,27 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
     except OSError as error:
         raise StoreError(f"{path}: the picture cannot be written ({error}). Choose another place.") from error
     return path
+
+
+def _edited_example(rows: Sequence[InputRow], question: Question) -> str:
+    """The counterexample with the fewest edits, as a text with [+inserted+] and [-deleted-] words."""
+    shown = [
+        row
+        for row in rows
+        if question.asked.norm == "edits"
+        and row.witness is not None
+        and row.source is not None
+        and row.source.tokens is not None
+        and not row.fails_at_once
+    ]
+    if not shown:
+        return ""
+    row = min(shown, key=lambda one: (one.bracket.upper.value, one.index))
+    assert row.source is not None
+    assert row.source.tokens is not None
+    assert row.witness is not None
+    words = text_difference(row.source.tokens, row.witness, question.model.vocabulary or ())
+    return f"input {row.name}: {difference_text(words)}"
 
 
 def _axis_limit(rows: Sequence[InputRow]) -> tuple[float, float]:
@@ -161,6 +190,8 @@ def _unit(question: Question, part: QuestionPart) -> str:
         return f"{part.sense.quantity} (positive: the property holds)"
     if asked.norm == "words":
         return "number of replaced words"
+    if asked.norm == "edits":
+        return "number of edits"
     if asked.norm == "0":
         return f"number of changed {asked.unit or 'unit'}s"
     return f"perturbation radius ({norm_name(asked.norm)} norm)"

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.files import explained_errors, read_text
 from holdfast.network import Network
 from holdfast.reading.source import array
-from holdfast.verification.specification import input_shape
+from holdfast.verification.combined_network import input_shape
 
 
 def box_option(text: str, net: Network) -> tuple[Tensor, Tensor]:

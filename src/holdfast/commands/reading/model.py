@@ -16,6 +16,7 @@ from holdfast.files import read_text
 from holdfast.network import Network
 from holdfast.network.model_identity import NOT_HASHED, named_by
 from holdfast.network.text import Given
+from holdfast.reading.model_files import describe_torch_file
 from holdfast.reading.source import array, call, import_named
 from holdfast.region import Columns
 
@@ -55,7 +56,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     is_onnx, is_export = q.model.endswith(ONNX), q.model.endswith(EXPORTED)
     if not is_onnx:
         _refuse(
-            {"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants},
+            {"--black-box": q.black_box, "--unbatched": q.unbatched},
             f"{q.model} is no .onnx file",
         )
     if is_onnx or is_export:
@@ -71,19 +72,20 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "tokenizer": None if q.tokenizer is None else _tokenizer(q.tokenizer),
         "device": q.device,
     }
+    constants = {name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)}
     if is_onnx:
-        constants = {
-            name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)
-        }
         return Network.from_onnx(
             q.model,
             black_box=q.black_box,
             batched=not q.unbatched,
             constants=constants,
             output=q.output,
+            inputs=None if q.inputs is None else _inputs(q.inputs),
             **shared,
         )
+    several = {"--inputs": q.inputs, "--constant": q.constants}
     if is_export:
+        _refuse(several, f"{q.model} is an exported program")
         return Network.from_export(q.model, trust=q.trust, output=q.output, **shared)
     if ":" not in q.model:
         if q.model.endswith(PICKLES):
@@ -93,9 +95,20 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
                 f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model "
                 "models:fitted."
             )
+        described = describe_torch_file(Path(q.model)) if q.model.endswith(CHECKPOINTS) else None
+        if described is not None:
+            raise BadInput(f"model {q.model!r} is {described}.")
         kind = (
             "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
         )
+        if q.model.endswith(".py"):
+            raise BadInput(
+                f"model {q.model!r}: a Python file may hold many models. Name the function (without arguments) "
+                f"that returns yours: {Path(q.model).stem}:function, with the name of the function."
+            )
+        parent, _, last = q.model.rpartition(".")
+        if parent and last.isidentifier() and Path(*parent.split(".")).with_suffix(".py").is_file():
+            raise BadInput(f"model {q.model!r}: write {parent}:{last}, a module and one of its functions.")
         raise BadInput(
             f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or "
             "package.module:factory, a function "
@@ -107,7 +120,18 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
             warnings.filterwarnings(
                 "ignore", message=".*training mode"
             )  # The notes of the network report it.
-            net = Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
+            sizes_of = None if q.inputs is None else _inputs(q.inputs)
+            if isinstance(sizes_of, list):
+                raise BadInput(f"--inputs {q.inputs}: give the size of each, as in {sizes_of[0]}=8.")
+            net = Network.from_torch(
+                made,
+                shape=shape,
+                name=name,
+                output=q.output,
+                inputs=sizes_of,
+                constants=constants,
+                **shared,
+            )
         if net.fingerprint:
             _refuse(
                 {"--fingerprint": q.fingerprint},
@@ -120,6 +144,7 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "--pool": q.pool,
         "--time-first": q.time_first,
         "--output": q.output,
+        **several,
     }
     given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
@@ -161,6 +186,19 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
     for option, value in options.items():
         if value:
             raise BadInput(f"{option} has no effect here: {why}. Leave it out.")
+
+
+def _inputs(text: str) -> list[str] | dict[str, tuple[int, ...]]:
+    """'state,goal' -> the names; 'state=8,image=3x32x32' -> the shapes by name."""
+    parts = [part.partition("=") for part in text.split(",") if part.strip()]
+    if not any(equals for _, equals, _ in parts):
+        return [name.strip() for name, _, _ in parts]
+    try:
+        return {name.strip(): tuple(int(size) for size in shape.split("x")) for name, _, shape in parts}
+    except ValueError:
+        raise BadInput(
+            f"--inputs {text}: expected names, as in state,goal, or names with sizes, as in state=8,image=3x32x32."
+        ) from None
 
 
 def _constant(name: str, value: str) -> Any:

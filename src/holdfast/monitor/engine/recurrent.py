@@ -108,6 +108,10 @@ class Recurrent:
         layer = self.layers[0]
         return torch.addmm(layer.b_in, self._entry(elements), layer.w_in.T)
 
+    def layer_inputs(self, elements: Tensor) -> Tensor:
+        """ids (m,) or frames (m, ...) -> (m, inputs): what the first layer reads of them."""
+        return self._entry(elements)
+
     def products(self) -> Tensor | None:
         """Return (words, G): the input products of the whole vocabulary, if they fit into TABLE_BYTES."""
         layer = self.layers[0]

@@ -34,16 +34,16 @@ class Noise(Mutation):
     """A frame becomes a uniform point of the lp ball around it, clipped to `low` and `high`."""
 
     radius: float
-    p: float = 2.0
+    norm: float = 2.0
     low: float | None = None
     high: float | None = None
     finite: ClassVar[bool] = False
     kind: ClassVar[str] = "noise"
 
     def __post_init__(self) -> None:
-        if not (self.radius >= 0 and math.isfinite(self.radius)) or self.p not in (1, 2, math.inf):
+        if not (self.radius >= 0 and math.isfinite(self.radius)) or self.norm not in (1, 2, math.inf):
             raise BadInput(
-                f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the "
+                f"noise of radius {self.radius} in norm {self.norm}: the radius must be finite and >= 0, the "
                 "norm 1, 2 or inf."
             )
 
@@ -64,13 +64,13 @@ class Noise(Mutation):
                 "noise needs frames of numbers, got integers; for token ids give sets (Groups) or Typos."
             )
         shape = (count, *centre.shape)
-        if math.isinf(self.p):
+        if math.isinf(self.norm):
             step = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
         else:
             normal = torch.randn(shape, generator=generator, dtype=torch.float64)
             power = (
                 normal.square() / 2
-                if self.p == 2
+                if self.norm == 2
                 else -torch.rand(shape, generator=generator, dtype=torch.float64)
                 .clamp_min(SMALLEST_DRAW)
                 .log()
@@ -79,7 +79,7 @@ class Noise(Mutation):
                 -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(SMALLEST_DRAW).log()
             )
             size = power.reshape(count, -1).sum(1) + extra
-            step = normal.sign() * (power / size.reshape(-1, *(1 for _ in centre.shape))) ** (1 / self.p)
+            step = normal.sign() * (power / size.reshape(-1, *(1 for _ in centre.shape))) ** (1 / self.norm)
         moved = centre + (self.radius * step).to(centre.dtype)
         return moved.clamp(self.low, self.high) if self.low is not None or self.high is not None else moved
 
@@ -87,7 +87,7 @@ class Noise(Mutation):
         return {
             "kind": self.kind,
             "radius": self.radius,
-            "p": self.p if math.isfinite(self.p) else "inf",
+            "p": self.norm if math.isfinite(self.norm) else "inf",
             "low": self.low,
             "high": self.high,
         }
@@ -137,10 +137,9 @@ def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutat
             return Typos(**stored_settings.check_types(given, kinds))
         case "noise":
             end = (*stored_settings.NUMBER, type(None))
-            return Noise(
-                **stored_settings.check_types(
-                    {**given, "p": float(given["p"])},
-                    {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end},
-                )
+            checked = stored_settings.check_types(
+                {**given, "p": float(given["p"])},
+                {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end},
             )
+            return Noise(checked["radius"], checked["p"], checked["low"], checked["high"])
     raise BadInput(f"there is no mutation {settings.get('kind')!r}; was this written by a newer version?")

@@ -5,19 +5,23 @@ all rows.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # Seconds.
+SCORES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)  # Upper edges of the histogram of scores.
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATHS = ("/score", "/health", "/live", "/ready", "/metrics", "other")
+# Status codes of HTTP that the service answers with; each has a counter.
 STATUSES = (200, 400, 401, 404, 405, 408, 413, 422, 429, 500, 503)
 PLACE = {pair: place for place, pair in enumerate(product(PATHS, STATUSES))}
 FAILED, ELEMENTS, STREAMS, UP, SECONDS, FIRST = range(len(PLACE), len(PLACE) + 6)
-SIZE = FIRST + len(BUCKETS) + 1
+FIRST_SCORE = FIRST + len(BUCKETS) + 1  # The histogram of scores begins here, after that of seconds.
+SCORE_SUM = FIRST_SCORE + len(SCORES) + 1
+SIZE = SCORE_SUM + 1
 
 Board = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -51,8 +55,12 @@ class Metrics:
     def count_failure(self) -> None:
         self.row[FAILED] += 1
 
-    def count_elements(self, elements: int) -> None:
-        self.row[ELEMENTS] += elements
+    def count_scores(self, scores: Sequence[float]) -> None:
+        """Count elements with their scores, the probabilities that the answer stays."""
+        self.row[ELEMENTS] += len(scores)
+        for score in scores:
+            self.row[FIRST_SCORE + bisect_left(SCORES, score)] += 1
+            self.row[SCORE_SUM] += score
 
     def up(self) -> None:
         """Mark this worker as ready."""
@@ -85,13 +93,31 @@ class Metrics:
             "holdfast_workers", "gauge", "Worker processes that came up; all numbers here are their sums."
         )
         yield f"holdfast_workers {total[UP]:.0f}"
-        yield from _header(
-            "holdfast_score_seconds", "histogram", "Time from the request for a score to its answer."
+        yield from _histogram(
+            "holdfast_score_seconds",
+            "Time from the request for a score to its answer.",
+            BUCKETS,
+            total[FIRST:FIRST_SCORE],
+            total[SECONDS],
         )
-        for edge, count in zip((*BUCKETS, "+Inf"), accumulate(total[FIRST:]), strict=True):
-            yield f'holdfast_score_seconds_bucket{{le="{edge}"}} {count:.0f}'
-        yield f"holdfast_score_seconds_sum {total[SECONDS]:.9g}"
-        yield f"holdfast_score_seconds_count {sum(total[FIRST:]):.0f}"
+        yield from _histogram(
+            "holdfast_score",
+            "Scores of elements: the probability that the answer stays.",
+            SCORES,
+            total[FIRST_SCORE:SCORE_SUM],
+            total[SCORE_SUM],
+        )
+
+
+def _histogram(
+    name: str, says: str, edges: Sequence[float], counts: Sequence[float], total: float
+) -> Iterator[str]:
+    """The lines of a histogram. counts: of values up to each edge and above the one before, then above all edges."""
+    yield from _header(name, "histogram", says)
+    for edge, count in zip((*edges, "+Inf"), accumulate(counts), strict=True):
+        yield f'{name}_bucket{{le="{edge}"}} {count:.0f}'
+    yield f"{name}_sum {total:.9g}"
+    yield f"{name}_count {sum(counts):.0f}"
 
 
 def _header(name: str, kind: str, says: str) -> Iterator[str]:

@@ -106,7 +106,7 @@ class _Requests(_Patient, H11Protocol):
             return
         self._reserved = not ordinary
         if self._reserved:
-            self.app = _marked(self.app)
+            self.app = _add_protocol_marker(self.app)
         seconds = min(self.limits.reading, RESERVED_SECONDS) if self._reserved else self.limits.reading
         self._head = self.loop.call_later(seconds, transport.abort)
 
@@ -158,7 +158,7 @@ class _Requests(_Patient, H11Protocol):
             self._head = None
 
 
-def _marked(app: Any) -> Any:
+def _add_protocol_marker(app: Any) -> Any:
     """Wrap the application so that requests over a reserved connection are marked."""
 
     async def marked(scope: Any, receive: Any, send: Any) -> None:

@@ -159,7 +159,7 @@ class RequestHandler:
             return JSONResponse(
                 {"error": "the service failed on this question; its log says where."}, status_code=500
             )
-        self.metrics.count_elements(len(scores))
+        self.metrics.count_scores([score.value for score in scores])
         return JSONResponse(scores_json(scores, text))
 
     async def _read(self, message: bytes | str, read: Callable[[], Any]) -> Any:
@@ -265,7 +265,7 @@ class RequestHandler:
             log.error("an element of a stream could not be scored: %s", where(error))
             self.metrics.count_failure()
             return {"error": "the service failed on this element; its log says where."}
-        self.metrics.count_elements(score is not None)
+        self.metrics.count_scores([] if score is None else [score.value])
         return score_json(score)
 
 

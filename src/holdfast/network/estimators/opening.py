@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.network.classes import list_names
+from holdfast.network.estimators.composed import as_module
 from holdfast.network.estimators.forests import read_trees
 from holdfast.network.estimators.library_code import NotReadable, is_unmodified
-from holdfast.network.estimators.linear import as_module, steps_of
+from holdfast.network.estimators.linear import steps_of
+from holdfast.network.estimators.preparation_modules import Prefix
 from holdfast.network.trees import Array, Trees
 from holdfast.process_state import Registered, ignored_warnings
 from holdfast.region.columns import Columns
@@ -31,6 +33,8 @@ from holdfast.region.columns import Columns
 READ = "read as a torch module in float64, which answers as the estimator does"
 # Number of rows on which a module or trees are compared with the estimator (chosen by hand).
 PROBES = 512
+# Smallest number of these rows on which the module must be defined (chosen by hand).
+MIN_PROBES = PROBES // 8
 # Standard deviations of the random rows (chosen by hand).
 SPREAD = (0.0, 1e-3, 1.0, 30.0)
 # Largest difference between the outputs of a module and of its estimator that is attributed to rounding in
@@ -41,8 +45,10 @@ ABSOLUTE_TOLERANCE = 1e-12
 # by hand).
 SMALLEST_DIFFERENCE = 1e-300
 # Classifiers whose scores are sums over trees, while their probabilities are not.
-ADDITIVE = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")
+ADDITIVE = ("HistGradientBoostingClassifier", "GradientBoostingClassifier", "AdaBoostClassifier")
 THRESHOLDED = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
+# Classifiers whose modules answer with logarithms of probabilities, up to a constant for each row.
+LOGARITHMIC = ("MLPClassifier", "GaussianNB")
 # Classifiers whose probabilities (Platt's) are fitted separately from their predictions.
 VECTORS = ("SVC", "NuSVC")
 # Number of rows on which each kind of scores is compared with `predict` before one is chosen (chosen by
@@ -83,22 +89,32 @@ def open_estimator(estimator: Any, columns: Columns | None) -> OpenedEstimator:
     labels = tuple(np.asarray(estimator.classes_).tolist()) if hasattr(estimator, "classes_") else None
     classes = None if labels is None else tuple(map(str, labels))
     predicted = None if labels is None else _Predicted(estimator.predict, labels)
-    module = as_module(estimator, matched)
+    module, why_no_module = _module(estimator, matched)
     scorers = _scorers(estimator, is_read=module is not None)
     candidates = [Estimator(scorer, matched, names if has_names else None, predicted) for scorer in scorers]
     black_box, notes = _consistent_with_predict(candidates, matched)
-    module = _verify_module(module, black_box)
-    if module is not None:
-        return OpenedEstimator(module, black_box, matched, classes, labels, None, (READ, *notes))
+    verified = _verify_module(module, black_box)
+    if verified is not None:
+        return OpenedEstimator(verified, black_box, matched, classes, labels, None, (READ, *notes))
     trees, why = _trees(estimator, black_box)
+    if not why:
+        why = why_no_module if module is None else "as a module it would not answer as its predict does"
     notes = (_note(estimator, trees, why), *notes)
     return OpenedEstimator(black_box, None, matched, classes, labels, trees, notes)
+
+
+def _module(estimator: Any, columns: Columns) -> tuple[nn.Module | None, str]:
+    """The estimator as a module, or None and the reason."""
+    try:
+        return as_module(estimator, Prefix.of(columns)), ""
+    except NotReadable as error:
+        return None, str(error)
 
 
 def _trees(estimator: Any, black_box: "Estimator") -> tuple[Trees | None, str]:
     """The trees, or None and the reason; the reason is "" if the estimator has no trees."""
     try:
-        read = read_trees(estimator, black_box.columns)
+        read = read_trees(estimator, black_box.columns, black_box.names)
     except NotReadable as error:
         return None, str(error)
     if read is None:
@@ -110,7 +126,7 @@ def _trees(estimator: Any, black_box: "Estimator") -> tuple[Trees | None, str]:
 def _note(estimator: Any, trees: Trees | None, why: str) -> str:
     kind = type(steps_of(estimator)[1]).__name__
     if trees is None:
-        return f"{kind} is a black box: no gradients, nothing can be proved{f'; {why}' if why else ''}"
+        return f"black box: no gradients, nothing can be proved{f'; {why}' if why else f' of {kind}'}"
     return (
         f"{kind}: {trees.count} trees with {len(trees.tree)} leaves. It is constant between thresholds, so "
         f"no method follows gradients: searches step from leaf to leaf, and proofs add up bounds over the "
@@ -212,7 +228,12 @@ class Estimator(nn.Module):
                 f"an estimator takes rows of {len(self.columns.features)} numbers, "
                 f"these inputs are {tuple(rows.shape[1:])}."
             )
-        table = rows.numpy() if self.names is None else self.columns.decode(rows)[list(self.names)]
+        if self.names is not None:
+            table = self.columns.decode(rows)[list(self.names)]
+        elif self.columns.indicators:
+            table = self.columns.decode(rows)[list(self.columns.table_names)].to_numpy(dtype=np.float64)
+        else:
+            table = rows.numpy()
         with _quiet_single_thread():
             answer = np.asarray(self.scorer(table), dtype=np.float64)
         if answer.ndim != 2 or len(answer) != len(rows):
@@ -312,10 +333,11 @@ def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
     """The columns in the order of the estimator's features; BadInput if they are not its features."""
     if columns is None:
         return Columns.named(names)
-    held = {name for c in columns.each for name in ((c.name,) if c.values is not None else c.features)}
+    held = set(columns.table_names)
     if held == set(names):
-        return columns.in_order(names)
-    if len(columns.features) == len(names) and all(name == f"x{i}" for i, name in enumerate(names)):
+        indicators = [c.name for c in columns.each if c.missing_of is not None]
+        return columns.in_order((*names, *indicators))
+    if len(held) == len(names) and all(name == f"x{i}" for i, name in enumerate(names)):
         return columns  # fitted on an array: columns are matched by position
     missing = next((name for name in names if name not in held), None)
     extra = next((name for name in held if name not in names), None)
@@ -351,10 +373,11 @@ def _scorers(estimator: Any, *, is_read: bool) -> list[Scores]:
         return [_Margin(estimator, model, positive) for positive in (1, 0)]
     scorers: list[Scores] = []
     if hasattr(estimator, "predict_proba"):
-        scale = _logarithms if name == "MLPClassifier" and is_read else _probabilities
+        scale = _logarithms if name in LOGARITHMIC and is_read else _probabilities
         scorers.append(lambda x: scale(estimator.predict_proba(x)))
     if hasattr(estimator, "decision_function"):
-        first = is_read or name in (*ADDITIVE, *VECTORS)
+        averages = name == "BaggingClassifier"  # predict averages the probabilities of its parts
+        first = (is_read and not averages) or name in (*ADDITIVE, *VECTORS)
         scorers.insert(0 if first else len(scorers), lambda x: _two(estimator.decision_function(x)))
     return scorers or [lambda x: (np.asarray(estimator.predict(x))[:, None] == classes).astype(np.float64)]
 
@@ -425,7 +448,11 @@ def _verify_module(module: nn.Module | None, estimator: Estimator) -> nn.Module 
     noise = torch.randn(shape, generator=generator, dtype=torch.float64)
     points = estimator.columns.as_rows(torch.cat([noise * size for size in SPREAD]))
     with torch.no_grad():
-        expected, outputs = estimator(points), module(points)
+        outputs = module(points)
+        defined = outputs.isfinite().all(1)  # a logarithm is defined for some rows only
+        if int(defined.sum()) < MIN_PROBES:
+            return None
+        outputs, expected = outputs[defined], estimator(points[defined])
         if estimator.predicted is not None and bool((expected.argmax(-1) != outputs.argmax(-1)).any()):
             return None
     if expected.shape != outputs.shape:
@@ -443,7 +470,11 @@ def _same_outputs(expected: Tensor, outputs: Tensor) -> bool:
 def _verify_trees(trees: Trees, has_base: bool, estimator: Estimator) -> Trees | None:
     """The trees with their base, if their sum gives the estimator's outputs on both sides of their
     thresholds; else None."""
-    points = estimator.columns.as_rows(trees.probes(PROBES))
+    points = trees.probes(PROBES)
+    generator = torch.Generator().manual_seed(2)
+    for group in estimator.columns.groups:  # every value of a column of words is as likely
+        points[:, group] = torch.rand((PROBES, int(group.sum())), generator=generator, dtype=torch.float64)
+    points = estimator.columns.as_rows(points)
     expected = estimator(points)
     values, base = trees.values, trees.base
     if expected.shape[1] == 2 and values.shape[1] == 1:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
 from holdfast.network.adapter import Adapter, Pool
+from holdfast.network.flat_tensors import FlatTensor
 from holdfast.network.forward_signature import takes_lengths
 from holdfast.network.normalisation import domain_along_axis, normaliser
 from holdfast.network.text import Given, HuggingFace, Tokenizer, tokenizer_of
@@ -61,6 +62,7 @@ class NetworkParts:
     labels: tuple[Any, ...] | None = None
     columns: Columns | None = None
     trees: Trees | None = None
+    input_tensors: tuple[FlatTensor, ...] = ()
 
 
 def assemble(
@@ -76,6 +78,7 @@ def assemble(
     vectors: Tensor | None = None,
     token_model: nn.Module | None = None,
     output: str | None = None,
+    input_tensors: Sequence[FlatTensor] = (),
 ) -> NetworkParts:
     """Check the options against the model and wrap the model in an `Adapter`.
 
@@ -85,6 +88,7 @@ def assemble(
         vectors: (words, dim), the embedding of a token model.
         token_model: the whole token model, token ids in.
         output: the name of the output that the adapter picks from the model's answer.
+        input_tensors: the inputs of the model that one flat input holds.
     """
     check_weights(model, name)
     vocabulary = options.vocabulary
@@ -133,6 +137,7 @@ def assemble(
         classes=distinct_names(options.classes, f"classes of {name}"),
         token_model=token_model,
         notes=tuple(notes),
+        input_tensors=tuple(input_tensors),
     )
 
 

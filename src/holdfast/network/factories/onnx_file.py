@@ -1,8 +1,8 @@
 """Networks from ONNX files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,10 @@ from holdfast.network.factories.assembly import (
 )
 from holdfast.network.fingerprint import combine_hashes, of_file
 from holdfast.network.model_identity import existing_file
+from holdfast.network.several_inputs import Sizes
+
+if TYPE_CHECKING:
+    from holdfast.network.flat_tensors import FlatInterface
 
 
 def parts_of_onnx_file(
@@ -28,8 +32,12 @@ def parts_of_onnx_file(
     batched: bool,
     constants: Mapping[str, Any] | None,
     output: str | None,
+    interface: "FlatInterface | None" = None,
+    inputs: Sequence[str] | Sizes | None = None,
 ) -> NetworkParts:
-    """The parts of `Network.from_onnx`."""
+    """The parts of `Network.from_onnx`. interface: joins several inputs, and several outputs and inner values.
+
+    inputs: as in `Network.from_onnx`."""
     from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
 
     path = existing_file(file)
@@ -38,7 +46,15 @@ def parts_of_onnx_file(
         "its layers cannot be evaluated",
         "It is damaged, or they do not fit together: export or download it again.",
     ):
-        opened = open_onnx(path, black_box=black_box, batched=batched, constants=constants, output=output)
+        opened = open_onnx(
+            path,
+            black_box=black_box,
+            batched=batched,
+            constants=constants,
+            output=output,
+            interface=interface,
+            inputs=inputs,
+        )
         target = torch_device("cpu" if opened.black_box else device)
         model = opened.module.to(target).requires_grad_(False)
         example = opened.example.to(target)
@@ -63,4 +79,5 @@ def parts_of_onnx_file(
             shape=shape,
             vectors=vectors,
             token_model=token_model,
+            input_tensors=opened.input_tensors,
         )

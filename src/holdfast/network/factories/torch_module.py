@@ -1,8 +1,9 @@
 """Networks from torch modules."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,9 +18,11 @@ from holdfast.network.factories.assembly import (
     torch_device,
 )
 from holdfast.network.fingerprint import combine_hashes, of_output
+from holdfast.network.flat_tensors import FlatTensor
 from holdfast.network.forward_signature import check_one_input, takes_lengths
 from holdfast.network.model_identity import hash_or_note, named_by
 from holdfast.network.recurrent import copy_module
+from holdfast.network.several_inputs import Sizes, count_numbers, join_inputs
 from holdfast.network.tokens import split_module
 
 # Number of tokens with which a token model is traced if the user gives no shape (chosen by hand).
@@ -36,6 +39,8 @@ def parts_of_module(
     device: str | torch.device,
     name: str | None,
     fingerprint: str | Sequence[str | Path] | None,
+    inputs: Sizes | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> NetworkParts:
     """The parts of `Network.from_torch`. The module is copied and put into evaluation mode."""
     if not isinstance(module, nn.Module):
@@ -50,6 +55,27 @@ def parts_of_module(
         notes.append("was compiled; measured as it was written, without torch.compile")
     kind = type(module).__name__
     label = name or kind
+    if isinstance(module, torch.jit.ScriptModule):
+        raise BadInput(
+            f"{kind}: TorchScript (torch.jit.script, torch.jit.trace or torch.jit.load) cannot be measured. Give "
+            "the module that it was made from, or export that to ONNX and give the .onnx file."
+        )
+    empty = next((key for key, value in module.named_parameters() if value.is_meta), None)
+    if empty is not None:
+        raise BadInput(
+            f"{kind}: {empty} is on the device 'meta' and has no values. Load the weights into the module first "
+            "(module.to_empty(device='cpu'), then load_state_dict)."
+        )
+    tensors: tuple[FlatTensor, ...] = ()
+    if inputs is not None or constants:
+        if tokens or options.vocabulary is not None or options.tokenizer is not None:
+            raise BadInput(f"{kind}: a token model cannot have inputs or constants; wrap it in a module.")
+        training = module.training
+        module, tensors = join_inputs(module, inputs, constants, label)
+        module.train(training)
+        if tensors and shape is not None:
+            raise BadInput(f"{kind}: with inputs the shape is that of all inputs together; leave shape out.")
+        shape = (count_numbers(tensors),) if tensors else shape
     check_one_input(module.forward, label, lengths=True)
     lazy = next((key for key, value in module.named_parameters() if is_lazy(value)), None)
     if lazy is not None:
@@ -94,4 +120,5 @@ def parts_of_module(
         vectors=vectors,
         token_model=token_model,
         output=output,
+        input_tensors=tensors,
     )

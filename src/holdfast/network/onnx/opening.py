@@ -3,7 +3,7 @@ boxes."""
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox, tensor_of
 from holdfast.network.fingerprint import combine_hashes, of_file, of_output, of_tensors
+from holdfast.network.flat_tensors import FlatInterface, FlatTensor
+from holdfast.network.onnx.flat_interface import join_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.outputs import choose_output
 from holdfast.network.onnx.reader import read_onnx
 from holdfast.network.onnx.runtime import OnnxRuntime, session
 from holdfast.network.onnx.sizes import check_sizes
+from holdfast.network.several_inputs import Sizes, flat_tensors
 
 # Size of an axis of the example input whose size the file leaves open (chosen by hand).
 OPEN = 7
@@ -57,6 +60,7 @@ class OpenedOnnx:
     token_module: nn.Module | None = None
     notes: tuple[str, ...] = field(default=())
     extra_hashes: tuple[str, ...] = field(default=())
+    input_tensors: tuple[FlatTensor, ...] = ()
 
 
 def open_onnx(
@@ -66,6 +70,8 @@ def open_onnx(
     batched: bool = True,
     constants: Mapping[str, Any] | None = None,
     output: str | None = None,
+    interface: FlatInterface | None = None,
+    inputs: Sequence[str] | Sizes | None = None,
 ) -> OpenedOnnx:
     """The file as a torch module; with onnxruntime and a note if black_box=True or an operator is unknown.
 
@@ -73,28 +79,113 @@ def open_onnx(
         batched: whether the input has a batch axis.
         constants: values for all inputs except the perturbed one.
         output: the name of the output to measure; see `choose_output`.
+        interface: joins several inputs into one, and several outputs and inner values.
+        inputs: the names of the inputs that are perturbed together, if there are several.
     """
     model, external = _with_external(path)
+    held: tuple[FlatTensor, ...] = ()
+    before: dict[str, Tensor] = {}
+    if inputs is not None:
+        model, interface, before = _join_named(model, path, inputs, constants or {}, output)
+        held, constants, output = interface.inputs, None, None
+    elif interface is not None:
+        model = join_tensors(model, interface, str(path))
     chosen = choose_output(model, str(path), output)
     model = chosen.model
-    inputs, _ = ports(model.graph, str(path))
+    declared, _ = ports(model.graph, str(path))
     fixed = {
-        name: _example_input(inputs, name, value, path) for name, value in sorted((constants or {}).items())
+        name: _example_input(declared, name, value, path) for name, value in sorted((constants or {}).items())
     }
-    opened = _open_model(model, path, inputs, fixed, black_box, batched)
-    kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
+    opened = _open_model(model, path, declared, fixed, black_box, batched)
+    kinds = {
+        f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in {**fixed, **before}.items()
+    }
     extra_hashes = (
         external,
         of_tensors(kinds, begin="constants") if kinds else "",
         of_output(chosen.name if chosen.ambiguous else None),
+        "" if interface is None else of_output(repr(interface)),
     )
     notes = (*opened.notes, *filter(None, [chosen.note]))
-    return replace(opened, extra_hashes=extra_hashes, notes=notes)
+    return replace(opened, extra_hashes=extra_hashes, notes=notes, input_tensors=held)
 
 
-def session_of(path: str | Path, output: str | None = None) -> OnnxRuntime:
-    """An onnxruntime session of the file with only the output of this name."""
-    return session(choose_output(read_onnx(path), str(path), output).model, str(path))
+def _join_named(
+    model: onnx.ModelProto,
+    path: Path,
+    inputs: Sequence[str] | Sizes,
+    constants: Mapping[str, Any],
+    output: str | None,
+) -> tuple[onnx.ModelProto, FlatInterface, dict[str, Tensor]]:
+    """The model with one flat input for the named ones, and with constants in place of all others."""
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    sizes = (
+        {tensor.name: tensor.shape for tensor in flat_tensors(inputs, "inputs")}
+        if isinstance(inputs, Mapping)
+        else {}
+    )
+    chosen = onnx.ModelProto()
+    chosen.CopyFrom(choose_output(model, str(path), output).model)
+    graph = chosen.graph
+    declared = {port.name: port for port in ports(graph, str(path))[0]}
+    listed = ", ".join(f"{name} {_shape_text(port.shape)}" for name, port in declared.items())
+    strange = next((name for name in (*names, *constants) if name not in declared), None)
+    if strange is not None or len(set(names)) < len(names):
+        raise BadInput(f"{path}: {strange!r} is no input of the model, or is named twice; it has {listed}.")
+    left = [name for name in declared if name not in names and name not in constants]
+    if left or set(names) & set(constants):
+        raise BadInput(
+            f"{path}: the model has the inputs {listed}. Name each in inputs, or give it a value in constants; "
+            f"{', '.join(left) or 'one of them'} is in {'neither' if left else 'both'}."
+        )
+    fixed = {
+        name: _example_input(tuple(declared.values()), name, value, path) for name, value in constants.items()
+    }
+    for name, value in fixed.items():
+        graph.initializer.append(numpy_helper.from_array(value.numpy(), name))
+        graph.input.remove(next(info for info in graph.input if info.name == name))
+    tensors = []
+    for name in (name for name in declared if name in names):
+        shape = declared[name].shape
+        own = shape[1:] if len(shape) > 1 and shape[0] in (None, 1) else shape
+        known = sizes.get(name, own)
+        if len(known) != len(own) or any(a not in (None, b) for a, b in zip(own, known, strict=True)):
+            raise BadInput(
+                f"{path}: the input {name} is {_shape_text(own)}, inputs say {_shape_text(known)}."
+            )
+        if None in known:
+            raise BadInput(
+                f"{path}: the file leaves the size of {name} open ({_shape_text(shape)}): give it, as in "
+                f'inputs={{"{name}": 8}}.'
+            )
+        tensors.append(FlatTensor(name, tuple(size or 1 for size in known)))
+    [info] = graph.output
+    ends = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+    if not ends or any(size < 1 for size in ends[1:]):
+        raise BadInput(
+            f"{path}: the file does not declare the shape of its output {info.name}; export it again."
+        )
+    end = FlatTensor(info.name, tuple(ends[1:]) if len(ends) > 1 else tuple(ends))
+    declared_shapes = tuple(
+        FlatTensor(tensor.name, _with_batch(declared[tensor.name].shape, tensor.shape)) for tensor in tensors
+    )
+    joined = join_tensors(chosen, FlatInterface(declared_shapes, (end,)), str(path))
+    return joined, FlatInterface(tuple(tensors), (end,)), fixed
+
+
+def _with_batch(shape: tuple[int | None, ...], own: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of one input with the batch axis of size one, if the file declares such an axis."""
+    return own if len(shape) == len(own) else (1, *own)
+
+
+def session_of(
+    path: str | Path, output: str | None = None, interface: FlatInterface | None = None
+) -> OnnxRuntime:
+    """An onnxruntime session of the file with only the output of this name, or with joined tensors."""
+    model = read_onnx(path)
+    if interface is not None:
+        model = join_tensors(model, interface, str(path))
+    return session(choose_output(model, str(path), output).model, str(path))
 
 
 def of_onnx(path: Path) -> str:
@@ -122,8 +213,10 @@ def _open_model(
     if len(free) != 1:
         described = ", ".join(f"{p.name} {_shape_text(p.shape)}" for p in free)
         raise BadInput(
-            f"{path}: the model has {len(free)} inputs ({described}); holdfast perturbs exactly one. "
-            f"Give the others a value: constants={{'name': value}}, or --constant name=value."
+            f"{path}: the model has {len(free)} inputs ({described}); holdfast perturbs one. "
+            f"Give the others a value (constants={{'name': value}}, --constant name=value), or perturb several "
+            f"together: inputs=[{', '.join(repr(p.name) for p in free[:2])}], --inputs "
+            f"{','.join(p.name for p in free[:2])}."
         )
     (port,) = free
     if not port.shape:

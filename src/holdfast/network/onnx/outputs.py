@@ -50,7 +50,7 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
     why = "" if output is not None else ", the only one of floating numbers,"
     note = f"the file has {len(outputs)} outputs, {listed}; {name}{why} is measured"
     return ChosenOutput(
-        _prune(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note
+        prune_to_output(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note
     )
 
 
@@ -71,7 +71,7 @@ def _describe(info: onnx.ValueInfoProto) -> str:
     return f"{info.name} ({shape}{'' if kind.elem_type in FLOATING else f', {type_name(kind.elem_type)}'})"
 
 
-def _prune(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def prune_to_output(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     """A copy with only the output `name` and the nodes it needs, so that unused unsupported operators cause
     no errors."""
     kept = onnx.ModelProto()

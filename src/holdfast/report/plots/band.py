@@ -69,6 +69,9 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Quantity, things: str)
     axes.set_xlabel(f"{things}, by lower bound{thinned}")
     axes.set_ylabel(sense.quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    finite = np.concatenate([ends[np.isfinite(ends)] for ends in (lower, upper)])
+    if len(finite) and bool((finite == finite.round()).all()):  # counts of words or pixels
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _line(axes: Axes, edges: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:

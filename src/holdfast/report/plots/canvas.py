@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -52,6 +53,7 @@ STYLE = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
 }
+LAYOUT: Literal["constrained"] | None = "constrained"  # Matplotlib's, which keeps labels apart.
 MOST_POINTS = 200  # Points of a curve: more cannot be distinguished at 450 px, and would enlarge the file.
 
 
@@ -59,7 +61,7 @@ class Canvas:
     """A figure with one pair of axes; after the `with` block, `svg` holds it."""
 
     def __init__(self, width: float, height: float) -> None:
-        self.figure = Figure(figsize=(width, height), layout="constrained")
+        self.figure = Figure(figsize=(width, height), layout=LAYOUT)
         self.axes: Axes = self.figure.add_subplot()
         self.svg = ""
 

@@ -12,16 +12,18 @@ from holdfast.result import Bracket
 MOST_LINES = 40  # Lines of one chart: at 0.2 inch each it stays below the height of a printed page.
 
 
-def draw(names: Sequence[str], ranges: Sequence[tuple[Bracket, Bracket]], name: str = "intervals") -> str:
+def draw(names: Sequence[str], ranges: Sequence[tuple[Bracket, Bracket]], *, narrow: bool = False) -> str:
     """Inline SVG of the first MOST_LINES ranges; a bound that is infinite ends at the edge of the chart.
 
     Args:
         names: one label for each range.
         ranges: the brackets of the smallest and of the largest value of each output.
+        narrow: whether the chart is for a screen of about 400 px.
     """
     shown = list(zip(names, ranges, strict=True))[:MOST_LINES]
+    name, width, head = ("intervals-narrow", 4.2, 1.1) if narrow else ("intervals", 11.4, 0.8)
     with canvas(
-        name, "Proved and reached range of each output", 11.4, max(1.2, 0.8 + 0.2 * len(shown))
+        name, "Proved and reached range of each output", width, max(1.2, head + 0.2 * len(shown))
     ) as drawn:
         if not shown:
             drawn.nothing("no answers yet")
@@ -64,5 +66,5 @@ def draw(names: Sequence[str], ranges: Sequence[tuple[Bracket, Bracket]], name: 
                 axes.axvline(0, color=INK, linewidth=0.8)
             axes.set_xlim(least - air, most + air)
             axes.set_xlabel("value of the output")
-            drawn.legend()
+            drawn.legend(columns=1 if narrow else 2)
     return drawn.svg

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
 from holdfast.report.wording import RADIUS, Quantity
@@ -61,5 +61,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Quantity) -> None:
     axes.stairs(proved, edges, baseline=None, color=PROVED, linewidth=1.5)
     axes.stairs(standing, edges, baseline=None, color=WITNESSED, linewidth=1.5)
     axes.set_xlim(least, most)
+    if bool((ends == ends.round()).all()):  # counts of words or pixels
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))

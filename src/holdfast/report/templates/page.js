@@ -124,7 +124,7 @@ class Detail {
     this.dialog.querySelector("[data-back]").disabled = place <= 0;
     this.dialog.querySelector("[data-on]").disabled = place < 0 || place + 1 >= this.paged.kept.length;
     this.dialog.querySelector("h2").textContent = `Input ${row.cells[0].innerText.trim().replace("\n", ", ")}`;
-    this.dialog.querySelector("[data-content]").replaceChildren(this.pictures(row), this.answers(row), this.bar(row), this.facts(row), this.frames(row));
+    this.dialog.querySelector("[data-content]").replaceChildren(this.pictures(row), this.answers(row), this.paged.table.hasAttribute("data-bounds") ? this.bar(row) : "", this.facts(row), this.frames(row));
     if (!this.dialog.open) this.dialog.showModal();
   }
   pictures(row) {
