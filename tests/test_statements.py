@@ -81,6 +81,7 @@ WITHOUT_STATEMENT = {
         "holdfast_check/graph.py",
         "holdfast_check/limits.py",
         "holdfast_check/onnx_file.py",
+        "holdfast_check/operators.py",
         "holdfast_check/proof.py",
         "holdfast_check/protobuf.py",
         "holdfast_check/signatures.py",

@@ -11,7 +11,8 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected
-from holdfast_check.graph import GraphNode, ModelGraph
+from holdfast_check.graph import ModelGraph
+from holdfast_check.operators import GraphNode
 
 # Element types of safetensors as numpy types.
 KINDS = {

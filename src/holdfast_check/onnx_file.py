@@ -15,7 +15,8 @@ import numpy as np
 
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require
-from holdfast_check.graph import Declared, GraphNode, ModelGraph
+from holdfast_check.graph import Declared, ModelGraph
+from holdfast_check.operators import GraphNode
 from holdfast_check.protobuf import Field, Table, read_message
 from holdfast_check.signatures import OPSETS
 

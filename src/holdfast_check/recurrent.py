@@ -24,7 +24,7 @@ import numpy as np
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require, zip_equal
 from holdfast_check.functions import ProductFunction
-from holdfast_check.graph import GraphNode
+from holdfast_check.operators import GraphNode
 from holdfast_check.signatures import Value
 from holdfast_check.steps import Builder, StepView
 

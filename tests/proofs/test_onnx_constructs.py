@@ -14,7 +14,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from safetensors.numpy import save
 
 from holdfast_check import Model, ProofVerdict, Rejected, check
-from holdfast_check.graph import Operators
+from holdfast_check.operators import Operators
 from holdfast_check.proof import SCHEMA, Claim
 from holdfast_check.region import CheckedRegion, inside
 from holdfast_check.replay import points_of
