@@ -3,7 +3,7 @@
 Counted are the parameters of every function and method, and the fields of a frozen settings class only once, where
 they are declared: self, cls, *args and **kwargs are left out. Functions are listed by who calls them:
 
-- public: users call them by keywords: functions of `holdfast.__all__` and the methods of its classes, wherever they
+- public: users call them by keywords: functions of `holdfast.__all__`, its classes and their methods, wherever they
   are defined, with the functions of the same name that they pass their arguments to;
 - command: one parameter for each option of a command (`cli/commands`);
 - operator: the parameters are those of an operator of torch or ONNX, in its order (`@handles`, `@operator`);
@@ -60,7 +60,9 @@ def kind_of(
         return "operator"
     if path.parts[-3:-1] == ("cli", "commands"):
         return "command"
-    if (owner or function.name) in public and not function.name.startswith("_"):
+    if (owner or function.name) in public and (
+        function.name == "__init__" or not function.name.startswith("_")
+    ):
         return "public"
     return "internal"
 

@@ -218,7 +218,7 @@ class Case:
     def final(self, part: str) -> Transitions:
         """Exact final-step scores of the training or the test texts."""
         tokens = self.train.tokens if part == "train" else self.test.tokens
-        return labels(self.net, tokens, self.mutation, k="final", view=self.view)
+        return labels(self.net, tokens, self.mutation, k="final", view=self.view).to(torch.device("cpu"))
 
     def __str__(self) -> str:
         return f"{self.name} {self.cell.upper()}-{self.module.cell.hidden_size}"

@@ -18,20 +18,49 @@ from holdfast.batch_solver import BatchWorker, Choice, Stop, Work, apply_other_r
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import InProcess
 from holdfast.execution.asking import NotAnswered, query_in_subprocess
-from holdfast.execution.scheduler import InMemorySink, Progress, RunOutcome, Scheduler, Sink, Unit
+from holdfast.execution.scheduler import InMemorySink, Progress, RunOutcome, Scheduler, Sink, Unit, Workload
 from holdfast.execution.task import Executor, Outputs, Task, TaskResult, Tell
 from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.network.model_identity import NAME_IT
 from holdfast.problem import Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, trivial_bound
 
-__all__ = ["Choice", "Progress", "RunOutcome", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
+__all__ = [
+    "BatchSettings",
+    "Choice",
+    "Progress",
+    "RunOutcome",
+    "Sink",
+    "Stop",
+    "answer_in_turn",
+    "ask",
+    "solve",
+]
 AT_ONCE = 1024  # Records read from the store at once, which bounds memory; chosen by hand.
 # Time kept for replaying the counterexamples of each part for the others, as a share of the budget and in checks of the
 # model, which are a forward pass of two inputs where the model was checked before. Each of three parts replays two
 # counterexamples in float32 and float64. Chosen by hand.
 COMBINING_SHARE = 0.1
 COMBINING_CHECKS = 4
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """How questions are solved in batches.
+
+    Attributes:
+        seed: decides every random number.
+        rows: of a batch at most. None: 128, on a GPU 1,024.
+        hashed: records hold the hash of their question, by which a store recognises them.
+    """
+
+    seed: int = 0
+    rows: int | None = None
+    hashed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rows is not None and self.rows < 1:
+            raise BadInput(f"batch must be at least 1, got {self.rows}.")
 
 
 def solve(
@@ -74,12 +103,10 @@ def solve(
         asked,
         methods,
         stop,
-        seed=seed,
-        batch=batch,
+        BatchSettings(seed, batch, hashed=store is not None),
         store=found,
         progress=progress,
         executor=executor,
-        hashed=store is not None,
     )
     keys = [key for problem in asked for key in problem.keys]
     records = found.load_known(keys)
@@ -90,13 +117,11 @@ def ask(
     problems: Sequence[Problem],
     methods: Choice,
     stop: Stop | None = None,
+    settings: BatchSettings | None = None,
     *,
-    seed: int = 0,
-    batch: int | None = None,
     store: Sink,
     progress: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
-    hashed: bool = True,
     outputs: Callable[[Outputs], None] | None = None,
 ) -> RunOutcome:
     """Like `solve`, but write the records to the store only, so that memory does not grow with their number.
@@ -104,10 +129,8 @@ def ask(
     Args:
         outputs: Called with the model's outputs at the inputs of each batch, as soon as they are known.
     """
-    stop = stop or Stop()
+    stop, settings = stop or Stop(), settings or BatchSettings()
     stop = stop if stop.began is not None else stop.begin()
-    if batch is not None and batch < 1:
-        raise BadInput(f"batch must be at least 1, got {batch}.")
     until = math.inf if stop.seconds is None else time.monotonic() + (stop.remaining_seconds() or 0.0)
 
     def prepare() -> tuple[BatchWorker, set[Key], float]:
@@ -116,7 +139,7 @@ def ask(
             began = time.monotonic()
             problem.check()
             check_seconds = time.monotonic() - began
-        worker = BatchWorker(problems, methods, stop, seed, hashed=hashed)
+        worker = BatchWorker(problems, methods, stop, settings.seed, hashed=settings.hashed)
         if len(worker) != sum(len(problem) for problem in problems):
             raise BadInput("two questions share a key; give every row of every problem its own key.")
         return worker, _done(worker, store), check_seconds
@@ -137,11 +160,8 @@ def ask(
         seconds -= min(COMBINING_SHARE * seconds, COMBINING_CHECKS * len(worker) * check_seconds)
     dealer = Scheduler(
         worker,
-        worker.units(done, batch),
+        Workload(worker.units(done, settings.rows), len(worker), len(done), related),
         store,
-        total=len(worker),
-        done=len(done),
-        related=related,
         progress=progress,
         outputs=outputs,
         seconds=seconds,
@@ -293,10 +313,8 @@ def answer_in_turn(
             )
     return Scheduler(
         worker,
-        units,
+        Workload(units, total, done),
         store,
-        total=total,
-        done=done,
         seconds=stop.remaining_seconds(),
         progress=progress,
         blanks=False,

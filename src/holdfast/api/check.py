@@ -15,6 +15,7 @@ from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.replay import replay
 from holdfast.result import RECOMPUTATION_TOLERANCE, Bracket, Key, Record
+from holdfast.solver import BatchSettings
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,9 @@ def prove_again(
     methods: Choice,
     stop: Stop,
     records: Mapping[Key, Record],
+    settings: BatchSettings,
     *,
     held: Mapping[Key, bool],
-    seed: int = 0,
-    batch: int | None = None,
     tolerance: float = 1e-3,
     seconds: float = math.inf,
 ) -> Iterator[Doubt]:
@@ -114,15 +114,19 @@ def prove_again(
         methods: the methods of the run.
         stop: when the run stopped.
         records: the records of the run.
+        settings: the seed and the batch size of the run. No question is hashed.
         held: the records whose witness was replayed with success; the search may start from it.
-        seed: the seed of the run.
-        batch: the batch size.
         tolerance: relative; a bound within the tolerance counts, because searches end near a bound and not at
             it.
         seconds: the time limit.
     """
-    worker, until = BatchWorker(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
-    units = worker.units({key for problem in problems for key in problem.keys if key not in records}, batch)
+    worker, until = (
+        BatchWorker(problems, methods, stop, settings.seed, hashed=False),
+        time.monotonic() + seconds,
+    )
+    units = worker.units(
+        {key for problem in problems for key in problem.keys if key not in records}, settings.rows
+    )
     left = sum(len(unit.keys) for unit in units)
     for unit in units:
         known = {record.key: record for record in worker.unknown(unit.keys)}

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -172,7 +172,7 @@ def harden(
         Perturbation(norm=check_norm(norm), frames=frames, shares=shares),
         check_stop(stop, seconds),
     )
-    _radius(radius, substitutes)
+    reach = _radius(radius, substitutes)
     network = as_network(net, domain=domain, x=x)
     if y is not None:
         x = check_inputs(network, x)
@@ -181,57 +181,52 @@ def harden(
     with epoch_display(progress, "harden", epochs) as report:
         return _harden(
             network,
-            x,
-            y,
+            _Data(x, y, lengths, sets),
             replace(moves, substitutes=sets),
-            radius=radius,
-            lengths=lengths,
-            recipe=recipe,
-            begin=begin,
-            freeze=freeze,
-            validation=validation,
-            test=test,
-            measured=measured,
-            epochs=epochs,
-            stop=limit,
-            seed=seed,
+            reach,
+            _Plan(recipe, begin, freeze, validation, test, measured, epochs, seed),
+            limit,
             folder=folder,
             progress=report,
         )
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """How the network is trained and on what it is measured; each field is an argument of `harden`."""
+
+    recipe: str | Recipe
+    begin: Begin
+    freeze: Sequence[str]
+    validation: Held
+    test: tuple[Inputs, LabelsOption] | None
+    measured: int
+    epochs: int | None
+    seed: int
+
+
 def _harden(
     net: Network,
-    x: Inputs | Iterable[Any],
-    y: LabelsOption,
+    data: "_Data",
     asked: Perturbation,
-    *,
-    radius: float | None,
-    lengths: Sequence[int] | None,
-    recipe: str | Recipe,
-    begin: Begin,
-    freeze: Sequence[str],
-    validation: Held,
-    test: tuple[Inputs, LabelsOption] | None,
-    measured: int,
-    epochs: int | None,
+    reach: float,
+    plan: _Plan,
     stop: Stop | None,
-    seed: int,
+    *,
     folder: str | Path | None,
     progress: Callable[[Epoch], None] | None,
 ) -> Hardened:
     """Train and measure, with every argument checked."""
-    left = _Time(stop)
+    left, recipe, seed = _Time(stop), plan.recipe, plan.seed
     _trainable(net)
-    if y is None:
-        x, y = _of_loader(x)
-    reach = _radius(radius, asked.substitutes)
-    training, held = _split(x, y, lengths, asked.substitutes, validation, seed)
+    if data.y is None:
+        x, y = _of_loader(data.x)
+        data = _Data(x, y, data.lengths, data.substitutes)
+    training, held = _split(data, plan.validation, seed)
     problems = _problems(net, training, asked)
     judged = _problems(net, held, asked)
-    tested = (
-        judged if test is None else _problems(net, _Data(test[0], test[1], None, asked.substitutes), asked)
-    )
+    test = None if plan.test is None else _Data(*plan.test, None, asked.substitutes)
+    tested = judged if test is None else _problems(net, test, asked)
     _check(net, problems, reach)
     words = any(problem.region.embedded for problem in problems)
     recurrent = is_recurrent(net.module)
@@ -240,17 +235,17 @@ def _harden(
         recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems)
     )
     if not isinstance(recipe, Recipe):
-        how = replace(how, begin=begin)
-    if epochs is not None or (left.limited and not isinstance(recipe, Recipe)):
-        how = replace(how, epochs=epochs)
-    live = prepare_training(net, freeze, words=words)
+        how = replace(how, begin=plan.begin)
+    if plan.epochs is not None or (left.limited and not isinstance(recipe, Recipe)):
+        how = replace(how, epochs=plan.epochs)
+    live = prepare_training(net, plan.freeze, words=words)
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
     check_layers(live, problems, how, reach)
     kept = (
         None if folder is None else Folder(folder, _describe_request(net, how, reach, asked, seed, problems))
     )
-    before = _standing(tested, reach, measured, left.part(BEFORE), seed)
+    before = _standing(tested, reach, plan.measured, left.part(BEFORE), seed)
     found = train(
         live,
         problems,
@@ -263,7 +258,7 @@ def _harden(
     live.load(found.state)
     made = hardened_network(net, live)
     anew = [_with_network(problem, made) for problem in tested]
-    after = _standing(anew, reach, measured, left.until(1.0), seed)
+    after = _standing(anew, reach, plan.measured, left.until(1.0), seed)
     result = Hardened(
         made,
         user_module(made),
@@ -386,15 +381,9 @@ def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
     return float(radius)
 
 
-def _split(
-    x: Any,
-    y: Any,
-    lengths: Sequence[int] | None,
-    substitutes: Substitutes | None,
-    validation: Held,
-    seed: int,
-) -> tuple[_Data, _Data]:
+def _split(data: _Data, validation: Held, seed: int) -> tuple[_Data, _Data]:
     """Split the data into the training part and the part that is held back."""
+    x, y, lengths, substitutes = data.x, data.y, data.lengths, data.substitutes
     if y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
     if isinstance(validation, tuple):

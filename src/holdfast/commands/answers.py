@@ -26,7 +26,7 @@ from holdfast.property.probability import are_probabilities
 from holdfast.reading.data import Data
 from holdfast.report.class_probabilities import not_measured
 from holdfast.result import Answers, Bracket, Key, Likely, Record, trivial_bound
-from holdfast.solver import Stop, ask
+from holdfast.solver import BatchSettings, Stop, ask
 from holdfast.store import SALIENCY, Store
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
         stop = Stop(seconds=left)
         _, means = BatchWorker([problem], methods, stop, 0, hashed=False).question_hashes(problem.keys[0])
         maps = _Maps(store, means if net.fingerprint else None)
-        if ask([problem], methods, stop, batch=q.batch, store=maps, hashed=False).interrupted:
+        if ask([problem], methods, stop, BatchSettings(rows=q.batch, hashed=False), store=maps).interrupted:
             raise KeyboardInterrupt
 
 

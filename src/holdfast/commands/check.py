@@ -30,7 +30,7 @@ from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.reading.source import import_only
 from holdfast.result import Key, Record, has_proof, has_witness
-from holdfast.solver import Stop
+from holdfast.solver import BatchSettings, Stop
 from holdfast.store import Store, StoredInput, database
 
 SUMMARY: dict[State, str] = {
@@ -367,9 +367,8 @@ def _records(
                     part.methods,
                     part.stop,
                     store.load_known(mine),
+                    BatchSettings(part.seed, part.batch),
                     held=held,
-                    seed=part.seed,
-                    batch=part.batch,
                     tolerance=wanted.tolerance,
                     seconds=seconds,
                 )

@@ -69,7 +69,7 @@ class Command(ABC):
     ) -> "RunOutcome":
         """Solve all problems and save the results."""
         from holdfast.commands.built import keep_outputs
-        from holdfast.solver import ask
+        from holdfast.solver import BatchSettings, ask
 
         save_outputs = keep_outputs(store, built) if self.predicts else None
         count = sum(len(problem) for problem in built.problems)
@@ -82,8 +82,7 @@ class Command(ABC):
             built.problems,
             built.methods,
             built.stop,
-            seed=built.seed,
-            batch=batch,
+            BatchSettings(built.seed, batch),
             store=store,
             progress=progress,
             executor=executor,

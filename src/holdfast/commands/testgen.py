@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -103,7 +103,7 @@ class Testgen(DataOptions, Command):
     def build(self) -> "Built":
         from holdfast.commands.built import Built, question_of
         from holdfast.commands.reading.model_and_data import load_both
-        from holdfast.coverage.criteria import check_criterion
+        from holdfast.coverage.criteria import CoverageGoal
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
         from holdfast.question import Request
@@ -111,8 +111,10 @@ class Testgen(DataOptions, Command):
         from holdfast.solver import Stop
 
         stop, unit = Stop(self.seconds, self.queries), unit_option(self.unit)
-        check_criterion(self.criterion, self.threshold, self.sections)
         per = one_of(self.per, "per", Per)
+        layers = None if self.layers is None else self.layers.split(",")
+        criterion: Any = self.criterion  # CoverageGoal refuses unknown ones.
+        goal = CoverageGoal(criterion, layers, per, self.threshold, self.sections)
         method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         train = (
@@ -123,22 +125,18 @@ class Testgen(DataOptions, Command):
         suite = suite_of(
             net,
             data.stack_inputs(self.data),
-            self.criterion,  # type: ignore[arg-type]
+            goal,
             y=data.y,
             train=None if train is None else train.stack_inputs(str(self.train)),
-            layers=None if self.layers is None else self.layers.split(","),
-            per=per,
-            threshold=self.threshold,
-            sections=self.sections,
             unit=unit,
         )
         if len(suite):
             suite.problem(suite.order[:1]).check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
-        layers, above = self.layers or "all layers", exact_text(self.threshold)
-        criterion = f"{self.criterion} of {layers} per {self.per}, {above}, {self.sections}{ranges}"
+        names, above = self.layers or "all layers", exact_text(self.threshold)
+        covered = f"{self.criterion} of {names} per {self.per}, {above}, {self.sections}{ranges}"
         question = question_of(
-            self, net, data, Request.of_command("testgen", self, norm="0", criterion=criterion)
+            self, net, data, Request.of_command("testgen", self, norm="0", criterion=covered)
         )
         together = max(1, min(len(suite), VALUES // sum(layer.neurons for layer in suite.neurons.layers)))
         return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)

@@ -113,10 +113,9 @@ class Instances:
             net, judges, spec = self.read_instance(place)
             left = None if until == math.inf else max(0.0, until - time.monotonic())
             return answer_instance(
-                net,
+                (net, *judges),
                 spec,
                 Stop(seconds=left),
-                judges=judges,
                 index=place,
                 seed=self.seed,
                 store=known,
@@ -274,7 +273,7 @@ class Verify(Command):
         """
         from holdfast.certificates.names import read_names
         from holdfast.commands.stored_claims import keep_property_claims
-        from holdfast.execution.scheduler import Scheduler, Unit
+        from holdfast.execution.scheduler import Scheduler, Unit, Workload
 
         asked, known = self.worker(built), _by_instance(store)
         names = {} if self.names is None else read_names(self.names)
@@ -288,15 +287,12 @@ class Verify(Command):
             limits = [seconds for seconds in (own, built.stop.each) if seconds is not None]
             if keys and not (found and all(r.status in DONE for r in found)):
                 units.append(Unit(keys, min(limits, default=math.inf), whole=True))
-        done = total - sum(len(unit.keys) for unit in units)
         if self.spec is not None and asked.errors:
             raise BadInput(asked.errors[0])
         dealer = Scheduler(
             asked,
-            units,
+            Workload(units, total, total - sum(len(unit.keys) for unit in units)),
             store,
-            total=total,
-            done=done,
             progress=progress,
             blanks=False,
             lenient=self.spec is None,

@@ -9,14 +9,14 @@ A value is inside if lower <= value < upper, so it is inside at most one interva
 that a layer cannot reach for any input (a ReLU is never below 0) are no items.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from holdfast.coverage.neurons import Neurons
+from holdfast.coverage.neurons import Neurons, Per
 from holdfast.errors import BadInput
 
 Criterion = Literal["neuron", "multisection", "boundary"]
@@ -34,6 +34,29 @@ RANGE = {
 # A value counts as certainly inside an interval if its distance from the bounds is at least this share of the
 # largest value of its layer, so that rounding in batches of other sizes does not matter (chosen by hand).
 SAFETY_MARGIN = 1e-5
+
+
+@dataclass(frozen=True)
+class CoverageGoal:
+    """What a test suite covers; `testgen` documents the options."""
+
+    criterion: Criterion = "neuron"
+    layers: Sequence[str] | None = None
+    per: Per = "element"
+    threshold: float = 0.0
+    sections: int = 10
+
+    def __post_init__(self) -> None:
+        if self.criterion not in get_args(Criterion):
+            raise BadInput(
+                f"criterion {self.criterion!r} is unknown; there are {', '.join(get_args(Criterion))}."
+            )
+        if not isinstance(self.sections, int) or self.sections < 1:
+            raise BadInput(f"sections must be a whole number, at least 1, got {self.sections}.")
+        if not -torch.inf < self.threshold < torch.inf:
+            raise BadInput(f"the threshold must be a number, got {self.threshold}.")
+        if self.per not in get_args(Per):
+            raise BadInput(f"per {self.per!r} is unknown; there are {', '.join(get_args(Per))}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +93,10 @@ class Items:
         return self.lower + margins * self.margin[..., 0], self.upper - margins * self.margin[..., 1]
 
 
-def items(
-    neurons: Neurons, data: Tensor, criterion: Criterion, *, threshold: float = 0.0, sections: int = 10
-) -> tuple[Items, tuple[str, ...]]:
-    """Return the items of a criterion, with ranges over the data (n, *shape), and notes on neurons without
+def items(neurons: Neurons, data: Tensor, goal: CoverageGoal) -> tuple[Items, tuple[str, ...]]:
+    """Return the items of a goal, with ranges over the data (n, *shape), and notes on neurons without
     items.
     """
-    check_criterion(criterion, threshold, sections)
     low, high = _ranges(values for values, _ in neurons.read_values(data))
     sizes = [layer.neurons for layer in neurons.layers]
     scale = torch.cat(
@@ -84,12 +104,12 @@ def items(
     )
     ends = torch.full_like(low, torch.inf)
     notes = []
-    if criterion == "neuron":
-        lower, upper = _after(torch.full_like(low, threshold))[:, None], ends[:, None]
-    elif criterion == "boundary":
+    if goal.criterion == "neuron":
+        lower, upper = _after(torch.full_like(low, goal.threshold))[:, None], ends[:, None]
+    elif goal.criterion == "boundary":
         lower, upper = torch.stack([-ends, _after(high)], 1), torch.stack([low, ends], 1)
     else:
-        lower, upper = _sections(low, high, sections)
+        lower, upper = _sections(low, high, goal.sections)
         still = int((high <= low).sum())
         if still:
             notes.append(f"{still} of {len(low)} neurons are constant on the data, so they have no sections")
@@ -107,19 +127,8 @@ def items(
     upper = torch.where(never, lower, upper)
     margin = torch.minimum(SAFETY_MARGIN * scale[:, None], (upper - lower).clamp_min(0).nan_to_num(0) / 4)
     # A ReLU that does not fire is exactly zero, and no value can lie below.
-    return Items(
-        criterion, lower, upper, torch.stack([torch.where(lower == 0, 0, margin), margin], dim=-1), scale
-    ), tuple(notes)
-
-
-def check_criterion(criterion: str, threshold: float, sections: int) -> None:
-    """Raise BadInput if the criterion or its settings are invalid."""
-    if criterion not in get_args(Criterion):
-        raise BadInput(f"criterion {criterion!r} is unknown; there are {', '.join(get_args(Criterion))}.")
-    if not isinstance(sections, int) or sections < 1:
-        raise BadInput(f"sections must be a whole number, at least 1, got {sections}.")
-    if not -torch.inf < threshold < torch.inf:
-        raise BadInput(f"the threshold must be a number, got {threshold}.")
+    margins = torch.stack([torch.where(lower == 0, 0, margin), margin], dim=-1)
+    return Items(goal.criterion, lower, upper, margins, scale), tuple(notes)
 
 
 def _sections(low: Tensor, high: Tensor, sections: int) -> tuple[Tensor, Tensor]:

@@ -12,14 +12,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from holdfast import memory_budget
 from holdfast.coverage.activate import Units
-from holdfast.coverage.criteria import Criterion, Items, check_criterion, items
+from holdfast.coverage.criteria import CoverageGoal, Criterion, Items, items
 from holdfast.coverage.neurons import Neurons, Per
 from holdfast.coverage.pursuit import PROVENANCE_KEY, Pursuit
 from holdfast.coverage.question import NearSeeds, OutsideInterval, Seeds, UncoveredItems
@@ -327,29 +327,22 @@ class _Test:
 def suite_of(
     net: Network,
     x: Tensor,
-    criterion: Criterion,
+    goal: CoverageGoal,
     *,
     y: Tensor | Sequence[int] | None = None,
     train: Tensor | None = None,
-    layers: Sequence[str] | None = None,
-    per: Per = "element",
-    threshold: float = 0.0,
-    sections: int = 10,
     unit: Unit | None = None,
     tries: int = 3,
 ) -> Suite:
     """Read and check the input of test generation. Options as in `testgen`."""
     began, asked = time.monotonic(), net.queries
-    check_criterion(criterion, threshold, sections)
-    if per not in get_args(Per):
-        raise BadInput(f"per {per!r} is unknown; there are {', '.join(get_args(Per))}.")
     if tries < 1:
         raise BadInput(f"tries must be at least 1, got {tries}.")
     seeds, labels = _seeds(net, x, y)
     units = Units.of(_region(net, seeds, unit))
     data = seeds if train is None else _training(net, train, seeds)
-    neurons = Neurons.of(net, seeds, layers, per)
-    wanted, notes = items(neurons, data, criterion, threshold=threshold, sections=sections)
+    neurons = Neurons.of(net, seeds, goal.layers, goal.per)
+    wanted, notes = items(neurons, data, goal)
     before = torch.stack([wanted.covers(values) for values, _ in neurons.read_values(seeds)]).any(0)
     neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
     nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
@@ -425,19 +418,8 @@ def testgen(
     """
     stop = stop or Stop()
     method = pursuit(stop, changes=changes, tests=tests, beam=beam, block=batch)
-    suite = suite_of(
-        net,
-        x,
-        criterion,
-        y=y,
-        train=train,
-        layers=layers,
-        per=per,
-        threshold=threshold,
-        sections=sections,
-        unit=unit,
-        tries=tries,
-    )
+    goal = CoverageGoal(criterion, layers, per, threshold, sections)
+    suite = suite_of(net, x, goal, y=y, train=train, unit=unit, tries=tries)
     known: dict[Key, Record] = {}
 
     def ask(problem: Problem, seconds: float | None, tests_known: int) -> bool:

@@ -89,6 +89,23 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Workload:
+    """What a run has to do.
+
+    Attributes:
+        units: the units that are not answered yet.
+        total: number of all questions of the run.
+        done: number of those answered before.
+        related: maps a key to the keys of all parts of its question, where questions have several parts.
+    """
+
+    units: Sequence[Unit]
+    total: int = 0
+    done: int = 0
+    related: Callable[[Key], Sequence[Key]] | None = None
+
+
+@dataclass(frozen=True)
 class RunOutcome:
     """How a run ended. Its records are in the sink.
 
@@ -113,9 +130,6 @@ class Scheduler:
 
     Args:
         seconds: time budget of the run.
-        total: number of all questions of the run.
-        done: number of those answered before.
-        related: maps a key to the keys of all parts of its question, where questions have several parts.
         blanks: units that were not started get a record too.
         lenient: do not raise an exception when all units fail, because they are unrelated.
         progress: called at each report.
@@ -125,26 +139,23 @@ class Scheduler:
     def __init__(
         self,
         worker: Worker,
-        units: Sequence[Unit],
+        work: Workload,
         sink: Sink,
         *,
         seconds: float | None = None,
-        total: int = 0,
-        done: int = 0,
-        related: Callable[[Key], Sequence[Key]] | None = None,
         blanks: bool = True,
         lenient: bool = False,
         progress: Callable[[Progress], None] | None = None,
         outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
         self._worker, self._sink, self._progress = worker, sink, progress
-        self._all_parts = related
+        self._all_parts = work.related
         self._outputs = outputs
-        self._waiting, self._blanks = deque(units), blanks
+        self._waiting, self._blanks = deque(work.units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}
-        self._total, self._done = total, done
-        self._answered = lenient or done > 0
-        self._rows = sum(len(unit.keys) for unit in units)
+        self._total, self._done = work.total, work.done
+        self._answered = lenient or work.done > 0
+        self._rows = sum(len(unit.keys) for unit in work.units)
         self._solved = 0
         self._slots = 1
         self._tries: Counter[Key] = Counter()

@@ -242,6 +242,7 @@ class Monitor:
                 return [scores for scores in short if scores is not None]
         if self.settings.mode == "exact":
             found = exact.labels(self.net, read, self.mutation, outputs=self.outputs, k=k, view=self.view)
+            found = found.to(torch.device("cpu"))
             return self._split(read, found, found.values, found.values, found.values, k)
         if self.settings.mode == "sampled":
             return [scores for some in self._side_by_side(read) for scores in self._score_sampled(some, k)]
@@ -308,7 +309,7 @@ class Monitor:
             )
             found = exact.labels(
                 self.net, read, drawn, outputs=self.outputs, k=k, view=self.view, apart=False
-            )
+            ).to(torch.device("cpu"))
             gammas.append(found.gamma[begin : begin + rows])
         support, attackable = torch.full_like(found.support, count), self.attackable(found.elements)
         found = replace(found, gamma=torch.cat(gammas), support=support, attackable=attackable)
@@ -327,7 +328,7 @@ class Monitor:
             )
         keep: exact.Keep = "labels" if self.view is None else "states"
         found = exact.labels(
-            self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False, stay=True
+            self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False
         )
         # For a black box only its outputs are visible.
         behind = found.outputs if found.successors is None else found.successors

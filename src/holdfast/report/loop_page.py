@@ -23,24 +23,7 @@ def write_loop_page(answer: "LoopAnswer", path: Path) -> Path:
 
 def loop_page(answer: "LoopAnswer") -> str:
     """The HTML document."""
-    plots = []
-    for i, (name, unit) in enumerate(zip(answer.states, answer.units, strict=True)):
-        plots.append(
-            tube.draw(
-                name,
-                unit,
-                i,
-                answer.period,
-                None if answer.tube is None else answer.tube[:, i],
-                None if answer.ends is None else answer.ends[:, i],
-                answer.discrete,
-                answer.times,
-                answer.sampled[:, :, i],
-                None if answer.trajectory is None else answer.trajectory[:, i],
-                answer.window,
-                _limits(answer, i),
-            )
-        )
+    plots = [tube.draw(answer, i, _limits(answer, i)) for i in range(len(answer.states))]
     every = max(1, -(-answer.steps // MOST_STEPS))
     rows = [] if answer.ends is None else _rows(answer, answer.ends, every)
     return template("loop.html.j2").render(

@@ -96,20 +96,17 @@ def verify(
     if limit.queries is not None or limit.gap:
         raise BadInput("verify stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
-    whole, *others = (combine_networks(asked, match_networks(asked, one)) for one in (net, *judges))
-    records = answer_instance(
-        whole, asked, limit, methods, judges=others, seed=seed, store=store, progress=progress
-    )
-    return verdict(records, whole, cases=len(asked.cases), spec=asked)
+    nets = [combine_networks(asked, match_networks(asked, one)) for one in (net, *judges)]
+    records = answer_instance(nets, asked, limit, methods, seed=seed, store=store, progress=progress)
+    return verdict(records, nets[0], cases=len(asked.cases), spec=asked)
 
 
 def answer_instance(
-    net: Network,
+    nets: Sequence[Network],
     spec: Spec,
     stop: Stop,
     methods: Sequence[Method[Any] | Branching[Any]] | None = None,
     *,
-    judges: Sequence[Network] = (),
     index: int = 0,
     seed: int = 0,
     store: Sink | None = None,
@@ -117,10 +114,13 @@ def answer_instance(
 ) -> list[Record]:
     """Solve one instance: one record for each case, none if no input is allowed.
 
-    `index` is the instance in the keys.
+    Args:
+        nets: the network, then the same network on other runtimes, which must agree on a counterexample.
+        index: the instance in the keys.
     """
     if not spec.cases:
         return []
+    net, *judges = nets
     problem, chosen = (
         problem_of(net, spec, judges=judges, index=index),
         select_methods(methods, Scatter(), None),

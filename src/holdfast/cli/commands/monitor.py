@@ -260,31 +260,36 @@ def serve(asked: Serve, _: Path | None) -> None:
 monitor.command("serve")(declare_command(Serve, serve, out=None))
 
 
-@monitor.command()
-def export(
+@dataclass(frozen=True)
+class ExportPrism:
+    """Write the labelled abstract model (MDP) of MARBLE for a model checker, in the format of PRISM."""
+
     prism: Annotated[
         Path,
         typer.Option(
             "--prism", metavar="FOLDER", help="Folder for the files in the explicit format of PRISM."
         ),
-    ],
-    folder: Folder = "helpdesk",
-    data: Sequences = None,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    limit: Limit = None,
+    ]
+    folder: Folder = "helpdesk"
+    data: Sequences = None
+    text_column: TextColumn = None
+    label_column: LabelColumn = None
+    limit: Limit = None
     theta: Annotated[
         float, typer.Option(metavar="NUMBER", help="Error allowed in an abstract state (theta of MARBLE).")
-    ] = 0.6,
-    seed: Seed = 0,
-    device: Device = None,
-    trust: TrustRun = False,
-) -> None:
-    """Write the labelled abstract model (MDP) of MARBLE for a model checker, in the format of PRISM."""
+    ] = 0.6
+    seed: Seed = 0
+    device: Device = None
+    trust: TrustRun = False
+
+
+def export(asked: ExportPrism, _: Path | None) -> None:
     from holdfast.cli.monitor.building import export_prism
 
-    how = ReadSettings(text_column=text_column, label_column=label_column)
-    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
+    export_prism(asked, Terminal())
+
+
+monitor.command("export")(declare_command(ExportPrism, export, out=None))
 
 
 def register(app: typer.Typer) -> None:

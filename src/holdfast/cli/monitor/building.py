@@ -9,7 +9,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from holdfast.cli.commands.monitor import Fit
+from holdfast.cli.commands.monitor import ExportPrism, Fit
 from holdfast.cli.views.output import check_folder, line
 from holdfast.commands.options import ModelOptions
 from holdfast.commands.parse import one_of
@@ -138,28 +138,17 @@ def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None)
 # ---- export
 
 
-def export_prism(
-    folder: str,
-    data: str | None,
-    to: Path,
-    limit: int | None,
-    theta: float,
-    seed: int,
-    device: str | None,
-    console: Console,
-    how: ReadSettings,
-    *,
-    trust: bool = False,
-) -> None:
-
-    if not (theta > 0 and math.isfinite(theta)):
-        raise BadInput(f"theta {theta}: the allowed error must be a number above 0.")
-    check_folder(to, "marble.tra")
-    opened = open_monitor(folder, partial(line, console, "note"), device, trust=trust)
+def export_prism(q: ExportPrism, console: Console) -> None:
+    if not (q.theta > 0 and math.isfinite(q.theta)):
+        raise BadInput(f"theta {q.theta}: the allowed error must be a number above 0.")
+    check_folder(q.prism, "marble.tra")
+    note = partial(line, console, "note")
+    opened = open_monitor(q.folder, note, q.device, trust=q.trust)
+    how = ReadSettings(text_column=q.text_column, label_column=q.label_column)
     rows = (
-        limit_rows(embedded_sequences("train"), limit)
-        if data is None and opened.embedded
-        else rows_for(opened, data, limit, partial(line, console, "note"), how)
+        limit_rows(embedded_sequences("train"), q.limit)
+        if q.data is None and opened.embedded
+        else rows_for(opened, q.data, q.limit, note, how)
     )
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:
@@ -174,8 +163,8 @@ def export_prism(
         monitor.outputs,
         monitor.view,
     )
-    mdp = Marble.fit(traces, Refinement(theta=theta, seed=seed)).mdp
-    written = write(mdp, to, labels=opened.classes)
+    mdp = Marble.fit(traces, Refinement(theta=q.theta, seed=q.seed)).mdp
+    written = write(mdp, q.prism, labels=opened.classes)
     line(
         console,
         "abstract model",

@@ -84,15 +84,13 @@ def labels(
     keep: Keep = "labels",
     view: StateView | Literal["find"] | None = "find",
     apart: bool = True,
-    stay: bool = False,
 ) -> Transitions:
-    """Compute exact label distributions of all transitions.
+    """Compute exact label distributions of all transitions, on the device of an opened network.
 
     Args:
         view: None: the network is a black box, and prefixes are rerun.
         apart: False for estimates: sequences share a batch even if the network is not known to keep rows
             separate.
-        stay: keep results of an opened network on its device; otherwise they are moved to the CPU.
     """
     if not mutation.finite:
         raise BadInput(
@@ -123,8 +121,7 @@ def labels(
         )
     if found is None:
         return count.black_box()
-    seen = count.to(found.device).white_box(found, keep)
-    return seen if stay else seen.to(torch.device("cpu"))
+    return count.to(found.device).white_box(found, keep)
 
 
 @dataclass(frozen=True)
