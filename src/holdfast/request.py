@@ -227,7 +227,25 @@ def _outputs(which: str, question: "Question") -> str:
     """Name the outputs that are part of the question; a monitor of classes compares the most likely one."""
     if question.command.startswith("monitor") and which == "{'kind': 'classes'}":
         return "where the answer is the most likely class"
+    if question.asked.quantiles is not None and are_levels(which):
+        level = "median" if which == "median" else f"level {value_text(which)}"
+        return f"of the {level} of the quantiles {value_text(question.asked.quantiles)} alone"
     return f"of the outputs {value_text(which)} alone"
+
+
+def are_levels(which: str) -> bool:
+    """Whether stored outputs are levels of quantiles, such as 'median' and '0.9', not numbers of outputs."""
+    return which == "median" or "." in which
+
+
+def _quantiles(levels: str, question: "Question") -> str:
+    """Name the quantiles where all of them must stay; else the clause of the outputs names them."""
+    which = question.asked.outputs
+    return (
+        ""
+        if which is not None and are_levels(which)
+        else f"of a forecast of the quantiles {value_text(levels)}"
+    )
 
 
 REGION_COMMANDS = ("worst", "risk")  # commands about a property over a region around each input
@@ -464,11 +482,23 @@ class Request:
         metavar="NUMBERS",
         panel=PROPERTY,
         help={
-            "": "With --within: numbers of the outputs that must stay, as in 0,2. Default: all.",
+            "": "With --within: numbers of the outputs that must stay, as in 0,2; with --quantiles also median, or "
+            "levels as in 0.9. Default: all.",
             "reach": "Numbers of the outputs, as in 0,2. Default: all.",
         },
         main=("reach",),
         commands=("radius", "reach", *REGION_COMMANDS),
+    )
+    quantiles: str | None = _option(
+        "the levels of the quantiles that the network forecasts",
+        _quantiles,
+        metavar="NUMBERS",
+        panel=PROPERTY,
+        help={
+            "": "With --within, for a network that forecasts quantiles along the last axis of its answer: their levels, "
+            "as in 0.1,0.5,0.9, so that --outputs median or --outputs 0.9 can name one."
+        },
+        commands=("radius", *REGION_COMMANDS),
     )
     tolerance: float | None = _option(
         "tolerance of the bounds of a range",

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -207,3 +208,53 @@ def test_a_percentage_of_a_forecast_near_zero_is_warned_about() -> None:
         warnings.simplefilter("error")
         hf.Within(0.5).around(forecasts)
         hf.Within("10%").around(forecasts[[0, 2, 3]])
+
+
+LEVELS = [0.1, 0.5, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "chosen"),
+    [
+        (None, [0, 1, 2, 3, 4, 5]),
+        ("median", [1, 4]),
+        (0.9, [2, 5]),
+        ([0.1, 0.9], [0, 2, 3, 5]),
+        ([1, 3], [1, 3]),
+    ],
+)
+def test_a_quantile_is_chosen_by_its_level(outputs: Any, chosen: list[int]) -> None:
+    """Two forecasts with three quantiles each: the same as with the numbers of the outputs."""
+    net, x = small(6), torch.tensor([[0.1, 0.2]])
+    rule = hf.Within(0.3, outputs=outputs, quantiles=LEVELS)
+    assert rule.selected(6) == tuple(chosen)
+    [named] = hf.radius(net, x, property=rule, methods=QUICK)
+    [numbered] = hf.radius(net, x, property=hf.Within(0.3, outputs=chosen), methods=QUICK)
+    assert named.lower.value == numbered.lower.value > 0
+    forecast = net(x)[0, chosen].double()
+    inside = net(grid(x, named.lower.value * (1 - 1e-6), 41)).double()[:, chosen]
+    assert bool(((inside - forecast).abs() < 0.3).all())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"outputs": "median"}, "known only with the levels"),
+        ({"outputs": 0.5}, "known only with the levels"),
+        ({"outputs": "mean"}, "'median', or levels"),
+        ({"outputs": True}, "'median', or levels"),
+        ({"outputs": {"a": 1}}, "'median', or levels"),
+        ({"outputs": 0.3, "quantiles": LEVELS}, "0.3 is not among them"),
+        ({"outputs": [0.1, 0.1], "quantiles": LEVELS}, "stands there twice"),
+        ({"outputs": "median", "quantiles": [0.1, 0.9]}, "0.5 is not among them"),
+        ({"quantiles": [10, 50, 90]}, "levels between 0 and 1"),
+        ({"quantiles": [0.5, 0.5]}, "distinct levels"),
+        ({"quantiles": [float("nan")]}, "levels between 0 and 1"),
+        ({"quantiles": []}, "levels between 0 and 1"),
+        ({"quantiles": 0.5}, "levels between 0 and 1"),
+        ({"quantiles": [0.1, 0.3, 0.5, 0.9]}, "6 outputs, which is no multiple"),
+    ],
+)
+def test_wrong_quantiles_are_refused_in_words(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        hf.radius(small(6), torch.zeros(1, 2), property=hf.Within(1, **options))

@@ -578,7 +578,8 @@ def _resolve_property(
         said = {
             i: one for members, region in regions for i, one in zip(members, net(region.centre), strict=True)
         }
-        property = property.around(torch.stack([said[i] for i in range(count)]), y)
+        rule = property.with_spread(net.output_spread)
+        property = rule.around(torch.stack([said[i] for i in range(count)]), y)
     property.check(count, net.outputs_for(regions[0][1].centre))
     return batch.move(property, net.device)
 

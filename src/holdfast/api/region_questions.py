@@ -81,7 +81,7 @@ def property_of(
         return net, given
     if isinstance(given, Rule):
         net.outputs_for(region.centre)
-        return net, given.around(net(region.centre), y)
+        return net, given.with_spread(net.output_spread).around(net(region.centre), y)
     if callable(given):
         own = Custom(given)
         own.check(len(region), net.outputs_for(region.centre))

@@ -34,7 +34,11 @@ def reach_request(region: Region, outputs: Json, rows: Tensor | None, tolerance:
 def property_fields(given: object) -> dict[str, Any]:
     """The fields of a request that say what must hold."""
     if isinstance(given, Within):
-        return {"within": describe_numbers(given.by), "outputs": describe_numbers(given.outputs)}
+        return {
+            "within": describe_numbers(given.by),
+            "outputs": describe_numbers(given.outputs),
+            "quantiles": describe_numbers(given.quantiles),
+        }
     if isinstance(given, Threshold) and isinstance(given.at, int | float):
         return {"threshold": float(given.at)}
     if isinstance(given, str) or given is None:

@@ -43,7 +43,8 @@ USUAL = Running()
 FEW = 5  # Failed inputs that are printed one by one; of the others only the number is printed.
 SOME_FAILED = 3  # Exit code: some inputs have no result because the model or a method failed.
 CONFIRM = "If you trust the author of this run, add --trust."
-CODE = "model", "tokenizer", "data", "property", "train"  # Options that may name code.
+# Options that may name code.
+CODE = "model", "tokenizer", "data", "property", "train", "input_scaler", "output_scaler"
 
 
 def begin(command: Command, folder: Path, console: Console, running: Running = USUAL) -> None:

@@ -127,6 +127,7 @@ Drift = Annotated[bool, request_option("drift", "--drift")]
 Within = Annotated[str | None, request_option("within")]
 Threshold = Annotated[float | None, request_option("threshold")]
 Outputs = Annotated[str | None, request_option("outputs")]
+Quantiles = Annotated[str | None, request_option("quantiles")]
 Softmax = Annotated[bool, request_option("softmax", "--softmax/--no-softmax")]
 Seed = Annotated[
     int,
@@ -303,6 +304,32 @@ class ModelOptions:
         ),
     ] = None
     std: Annotated[str | None, _of_model(metavar="NUMBERS", help="Standard deviation: see --mean.")] = None
+    input_scaler: Annotated[
+        str | None,
+        _of_model(
+            metavar="MODULE:FUNCTION",
+            help="package.module:function that returns the fitted scaler of scikit-learn which inputs pass; "
+            "instead of --mean and --std.",
+        ),
+    ] = None
+    output_mean: Annotated[
+        str | None,
+        _of_model(
+            metavar="NUMBERS",
+            help="Outputs become output * output-std + output-mean, your units; one number, or one for each.",
+        ),
+    ] = None
+    output_std: Annotated[
+        str | None, _of_model(metavar="NUMBERS", help="Outputs are multiplied by it: see --output-mean.")
+    ] = None
+    output_scaler: Annotated[
+        str | None,
+        _of_model(
+            metavar="MODULE:FUNCTION",
+            help="package.module:function that returns the fitted scaler of the targets; instead of "
+            "--output-mean and --output-std.",
+        ),
+    ] = None
     shape: Annotated[
         str | None,
         _of_model(

@@ -106,24 +106,25 @@ def values_option(text: str | None) -> list[float] | None:
     return numbers(text, "values")
 
 
-def rule_option(within: str | None, threshold: float | None, outputs: str | None) -> "Rule | None":
+def rule_option(
+    within: str | None, threshold: float | None, outputs: str | None, quantiles: str | None
+) -> "Rule | None":
     """The property in place of the class: --within or --threshold, else None."""
     from holdfast.property import Threshold, Within  # Here because it imports torch.
+    from holdfast.property.band import read_outputs
 
     if within is not None and threshold is not None:
         raise BadInput(
             "--within is for forecasts, --threshold for outputs that are yes or no; give one of them."
         )
-    counting = whole_numbers(outputs, "outputs")
-    if counting is not None and within is None:
+    counting, levels = read_outputs(outputs), numbers(quantiles, "quantiles")
+    if within is not None:
+        return Within(within, counting, levels)
+    if counting is not None:
         raise BadInput("--outputs names the outputs that must stay near the forecast: it needs --within.")
-    return (
-        Within(within, counting)
-        if within is not None
-        else None
-        if threshold is None
-        else Threshold(threshold)
-    )
+    if levels is not None:
+        raise BadInput("--quantiles describes a forecast: it needs --within.")
+    return None if threshold is None else Threshold(threshold)
 
 
 def bytes_option(text: str | None) -> int | None:

@@ -22,6 +22,7 @@ from holdfast.commands.options import (
     ModelOptions,
     Names,
     Outputs,
+    Quantiles,
     Queries,
     Scale,
     Seconds,
@@ -72,6 +73,7 @@ class Radius(DataOptions, Command):
     within: Within = None
     threshold: Threshold = None
     outputs: Outputs = None
+    quantiles: Quantiles = None
     targets: Annotated[str | None, request_option("targets", command="radius")] = None
     substitutes: Annotated[str | None, request_option("substitutes")] = None
     edits: Annotated[str | None, request_option("edits")] = None
@@ -168,7 +170,7 @@ class Radius(DataOptions, Command):
         edits = None if self.edits is None else read_edits(self.edits)
         if self.methods is not None:
             methods_named(self.methods, ())
-        rule = rule_option(self.within, self.threshold, self.outputs)
+        rule = rule_option(self.within, self.threshold, self.outputs, self.quantiles)
         grid = self._grid(mode)
         net, data = load_both(
             self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None

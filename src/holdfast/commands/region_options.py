@@ -34,6 +34,7 @@ class RegionOptions(options.DataOptions):
     within: options.Within = None
     threshold: options.Threshold = None
     outputs: options.Outputs = None
+    quantiles: options.Quantiles = None
     epsilon: options.Epsilon = 0.0
     targets: options.Targets = None
     patch: options.PatchOption = None
@@ -99,7 +100,7 @@ class RegionOptions(options.DataOptions):
             if ":" in self.property
             else one_of(self.property, "property", PropertyName)
         )
-        rule = rule_option(self.within, self.threshold, self.outputs)
+        rule = rule_option(self.within, self.threshold, self.outputs, self.quantiles)
         if rule is not None and self.property != "robustness":
             raise BadInput(
                 f"--property {self.property} and --{self.to_request().property} are two properties: "

@@ -2,6 +2,7 @@
 units."""
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
@@ -161,9 +162,11 @@ class OutputOf(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Normalises the input, converts to a time-first model's axis order and back, and picks and pools the
-    output.
+    """Normalises the input, converts to a time-first model's axis order and back, picks and pools the output,
+    and converts it to the user's units.
 
+    output_mean, output_std: outputs become outputs * output_std + output_mean, one number for all or one for
+        each along the last axis of the model's answer.
     real_outputs: answers in integers, such as a count, become floating numbers.
     """
 
@@ -178,6 +181,8 @@ class Adapter(nn.Module):
         takes_lengths: bool = False,
         output: str | None = None,
         real_outputs: bool = False,
+        output_mean: Tensor | None = None,
+        output_std: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -190,6 +195,10 @@ class Adapter(nn.Module):
         self.std: Tensor | None
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
+        self.output_mean: Tensor | None
+        self.output_std: Tensor | None
+        self.register_buffer("output_mean", output_mean)
+        self.register_buffer("output_std", output_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *shape) -> (batch, outputs)."""
@@ -199,6 +208,15 @@ class Adapter(nn.Module):
                 raise BadInput(
                     f"{what} has shape {tuple(value.shape)}, and an input has {x.dim() - 1} axes: "
                     f"it does not broadcast over one."
+                )
+            if value is not None and any(
+                size not in (1, own)
+                for size, own in zip(reversed(value.shape), reversed(x.shape), strict=False)
+            ):
+                raise BadInput(
+                    f"{what} has {' x '.join(map(str, value.shape))} numbers, which do not fit inputs of shape "
+                    f"{tuple(x.shape[1:])}: give one number, or one for each feature (the last axis). For numbers of "
+                    "flattened inputs, give the shape of an input too (shape=, --shape)."
                 )
         # A copy, because the model may write into its input.
         x = x.clone() if self.mean is None else x - self.mean
@@ -221,11 +239,27 @@ class Adapter(nn.Module):
             outputs = outputs.to(x.dtype)
         if self.pool is not None:
             outputs = self._pool_time(outputs)
-        if outputs.dim() > 1:
+        if outputs.dim() < 2:
+            # A squeeze() in the model that was meant for another axis removes the batch axis of a batch of one.
+            lost_batch_axis = isinstance(batch, int) and batch == 1
+            outputs = outputs.unsqueeze(0 if lost_batch_axis else 1)
+        if self.output_std is not None:
+            outputs = self._fit_outputs(outputs, self.output_std, "output_std") * self.output_std
+        if self.output_mean is not None:
+            outputs = self._fit_outputs(outputs, self.output_mean, "output_mean") + self.output_mean
+        return outputs.flatten(1)
+
+    def _fit_outputs(self, outputs: Tensor, value: Tensor, what: str) -> Tensor:
+        """The outputs in a shape whose last axis the numbers of `value` fit; BadInput if none does."""
+        own = tuple(outputs.shape[1:])
+        if value.numel() in (1, own[-1]):
+            return outputs
+        if value.numel() == math.prod(own):
             return outputs.flatten(1)
-        # A squeeze() in the model that was meant for another axis removes the batch axis of a batch of one.
-        lost_batch_axis = isinstance(batch, int) and batch == 1
-        return outputs.unsqueeze(0 if lost_batch_axis else 1)
+        raise BadInput(
+            f"{what} has {value.numel()} numbers, and the model answers with {' x '.join(map(str, own))} for each "
+            "input: give one number, one for each along the last axis, or one for each of all."
+        )
 
     def _pool_time(self, outputs: Tensor) -> Tensor:
         """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""

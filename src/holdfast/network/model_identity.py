@@ -72,8 +72,9 @@ def identity(net: "Network", x: Tensor) -> str:
     tensors = {}
     if isinstance(adapter, Adapter):  # a network with an appended score has no adapter, but always a program
         described += [adapter.time_first, adapter.pool, adapter.takes_lengths, adapter.output]
-        normalisation = (("mean", adapter.mean), ("std", adapter.std))
-        tensors = {key: value for key, value in normalisation if isinstance(value, Tensor)}
+        names = ("mean", "std", "output_mean", "output_std")
+        scaling = {name: getattr(adapter, name) for name in names}
+        tensors = {name: value for name, value in scaling.items() if isinstance(value, Tensor)}
     with contextlib.suppress(UnsupportedLayer):
         described.append(of_program(net.program(x)))
     return of_tensors(tensors, begin=str(described))

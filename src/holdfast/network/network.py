@@ -15,7 +15,7 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.memory_budget import is_out_of_memory, rows_per_call
 from holdfast.network import model_identity, token_inputs
-from holdfast.network.adapter import Pool
+from holdfast.network.adapter import Pool, single_input_model
 from holdfast.network.classes import class_names_of
 from holdfast.network.delegation import delegate
 from holdfast.network.factories.assembly import AssemblyOptions, Source
@@ -144,6 +144,10 @@ class Network:
         fingerprint: str | Sequence[str | Path] | None = None,
         inputs: Sizes | None = None,
         constants: Mapping[str, Any] | None = None,
+        input_scaler: Any = None,
+        output_mean: float | Sequence[float] | Tensor | None = None,
+        output_std: float | Sequence[float] | Tensor | None = None,
+        output_scaler: Any = None,
     ) -> "Network":
         """A network from a torch module, (batch, *shape) -> (batch, outputs).
 
@@ -179,9 +183,18 @@ class Network:
                 are perturbed, such as {"state": 8, "image": (3, 32, 32)}. Data are then a dict of arrays,
                 or one array (batch, numbers) that holds all of them.
             constants: the values of other inputs, such as {"goal": [0.5, -0.2]}, without a batch axis.
+            input_scaler: a fitted StandardScaler, MinMaxScaler, RobustScaler or MaxAbsScaler of scikit-learn
+                that the model's inputs passed in training, instead of `mean` and `std`. Its features are the last axis of
+                an input, or all numbers of it.
+            output_mean: added to the outputs after they are multiplied by `output_std`, so that they are in your
+                units. One number, one for each along the last axis of the model's answer, or one for each of all.
+            output_std: the outputs are multiplied by it; given like `output_mean`.
+            output_scaler: the fitted scaler of the targets, whose inverse gives your units, instead of
+                `output_mean` and `output_std`.
         """
         names = class_names_of(module) if classes is None else classes
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, names, tokenizer)
+        units = (input_scaler, output_mean, output_std, output_scaler)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, names, tokenizer, *units)
         parts = parts_of_module(
             module,
             options,
@@ -212,6 +225,10 @@ class Network:
         tokenizer: Given | None = None,
         output: str | None = None,
         device: str | torch.device = "cpu",
+        input_scaler: Any = None,
+        output_mean: float | Sequence[float] | Tensor | None = None,
+        output_std: float | Sequence[float] | Tensor | None = None,
+        output_scaler: Any = None,
     ) -> "Network":
         """A network from a `.pt2` file of torch.export.save.
 
@@ -225,8 +242,10 @@ class Network:
             domain, mean, std, time_first, pool: the inputs and their scaling, as in `from_torch`.
             vocabulary, classes, tokenizer: words and names, as in `from_torch`.
             output, device: what is measured and where it runs, as in `from_torch`.
+            input_scaler, output_mean, output_std, output_scaler: your units, as in `from_torch`.
         """
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        units = (input_scaler, output_mean, output_std, output_scaler)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer, *units)
         return cls(
             **vars(parts_of_exported_program(file, options, trust=trust, output=output, device=device))
         )
@@ -250,6 +269,10 @@ class Network:
         constants: Mapping[str, Any] | None = None,
         output: str | None = None,
         inputs: Sequence[str] | Sizes | None = None,
+        input_scaler: Any = None,
+        output_mean: float | Sequence[float] | Tensor | None = None,
+        output_std: float | Sequence[float] | Tensor | None = None,
+        output_scaler: Any = None,
     ) -> "Network":
         """A network from an ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators.
 
@@ -266,8 +289,10 @@ class Network:
                 could be meant.
             inputs: the names of several inputs that are perturbed together, with their sizes where the file
                 leaves them open. Data are then a dict of arrays, or one array that holds all of them.
+            input_scaler, output_mean, output_std, output_scaler: your units, as in `from_torch`.
         """
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        units = (input_scaler, output_mean, output_std, output_scaler)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer, *units)
         parts = parts_of_onnx_file(
             file,
             options,
@@ -437,6 +462,12 @@ class Network:
         draws random numbers or changes its own state.
         """
         return check_and_count_outputs(self, x)
+
+    @property
+    def output_spread(self) -> Tensor | None:
+        """The numbers by which outputs are multiplied to be in the user's units, if any: their usual size."""
+        spread = getattr(single_input_model(self.module) or self.module, "output_std", None)
+        return spread if isinstance(spread, Tensor) else None
 
     def exactly(self, x: Tensor) -> Tensor:
         """The user's numbers in the network's dtype if it represents all of them exactly, else in float64.

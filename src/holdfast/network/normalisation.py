@@ -24,7 +24,10 @@ def normaliser(
     """`value` as a tensor that broadcasts over inputs of this shape. what: its name in messages."""
     if value is None:
         return None
-    tensor = torch.as_tensor(value, dtype=dtype)
+    try:
+        tensor = torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadInput(f"{what} must be a number, or several, got {value!r}.") from error
     if not bool(tensor.isfinite().all()) or (what == "std" and bool((tensor == 0).any())):
         raise BadInput(f"{what} holds zero, NaN or infinity: {value}.")
     if not tensor.numel():

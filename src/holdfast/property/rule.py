@@ -14,3 +14,7 @@ class Rule(ABC):
     @abstractmethod
     def around(self, outputs: Tensor, y: Any = None) -> Property:
         """Build the property from outputs at the inputs (batch, outputs) and labels `y`, if any."""
+
+    def with_spread(self, spread: Tensor | None) -> "Rule":
+        """The rule for outputs whose usual size is known, (outputs,) or (1,); rules that need none return themselves."""
+        return self

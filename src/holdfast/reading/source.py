@@ -118,8 +118,9 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 
 
 def _is_fitted(found: object) -> bool:
-    """Whether the object is an estimator, not its class."""
-    return hasattr(found, "predict") and hasattr(found, "fit") and not isinstance(found, type)
+    """Whether the object is an estimator or a scaler, not its class."""
+    answers = hasattr(found, "predict") or hasattr(found, "transform")
+    return answers and hasattr(found, "fit") and not isinstance(found, type)
 
 
 def _describe_error(error: Exception) -> str:

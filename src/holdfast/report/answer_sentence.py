@@ -29,7 +29,7 @@ from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart
 from holdfast.report.verdict import VerdictCounts, is_correct, is_labelled, tally
-from holdfast.request import edit_budgets
+from holdfast.request import are_levels, edit_budgets
 from holdfast.result import DONE
 from holdfast.store import Store
 
@@ -264,6 +264,9 @@ def _property_phrase(asked: Request, many: bool) -> str:
     s, their = ("", "their") if many else ("s", "its")
     if asked.within is not None:
         which = "" if asked.outputs is None else f" (outputs {shorten(asked.outputs, 30)})"
+        if asked.quantiles is not None and asked.outputs is not None and are_levels(asked.outputs):
+            level = "median" if asked.outputs == "median" else f"level {shorten(asked.outputs, 30)}"
+            which = f" (the {level} of the quantiles {shorten(asked.quantiles, 30)})"
         return f"keep{s} {their} forecast within {shorten(asked.within, 30)}{which}"
     if asked.threshold is not None:
         return f"keep{s} every output on its side of {shorten(asked.threshold, 30)}"

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from holdfast.formatting import capitalise, format_nearest, shorten
-from holdfast.question import Question
+from holdfast.property import Within
+from holdfast.property.band import read_outputs
+from holdfast.question import Question, Request
 from holdfast.question_text import describe_question
 
 LONG_LIST = 12  # Entries of a list on one line; more are counted.
@@ -25,18 +27,20 @@ OPTIONS = {
 }  # Options whose name differs from that of their field.
 
 
-def band_of(within: str | None, forecast: float, outputs: str | None, output: int) -> str:
-    """Return the band around a forecast as '11.07 to 13.53'; empty if the output is not part of the
+def band_of(asked: Request, forecast: float, output: int) -> str:
+    """Return the band around the forecast of an output as '11.07 to 13.53'; empty if the output is not part of the
     question.
     """
-    counting = None if outputs is None else [int(k) for k in outputs.split(",")]
-    if within is None or (counting is not None and output not in counting):
+    if asked.within is None:
         return ""
-    widths = within.split(",")
-    width = (
-        widths[output if counting is None else counting.index(output)] if len(widths) > 1 else widths[0]
-    ).strip()
-    away = abs(forecast) * float(width.removesuffix("%")) / 100 if width.endswith("%") else float(width)
+    levels = None if asked.quantiles is None else [float(k) for k in asked.quantiles.strip("[] ").split(",")]
+    rule = Within(asked.within.strip("[] ").replace("'", ""), read_outputs(asked.outputs), levels)
+    counting = rule.places_up_to(output)
+    if output not in counting:
+        return ""
+    widths = rule.widths()
+    share, width = widths[counting.index(output) if len(widths) > 1 else 0]
+    away = share * abs(forecast) + width
     return f"{format_nearest(forecast - away)} to {format_nearest(forecast + away)}"
 
 
@@ -83,6 +87,13 @@ def preparation(question: Question) -> str:
             f"the network receives (x - mean) / std with mean {setting(mean or 0)} and std "
             f"{setting(std or 1)}"
         )
+    if (scaler := prepared.get("input_scaler")) is not None:
+        parts.append(f"the network receives x scaled by {setting(scaler)}")
+    shift, factor = prepared.get("output_mean"), prepared.get("output_std")
+    if shift is not None or factor is not None:
+        parts.append(f"outputs are y * {setting(factor or 1)} + {setting(shift or 0)}")
+    if (scaler := prepared.get("output_scaler")) is not None:
+        parts.append(f"outputs are in the units of the targets, by the inverse of {setting(scaler)}")
     if question.command.split(" ")[0] in WITHOUT_RADII:
         return capitalise("; ".join(parts or ["the network receives the data unchanged"])) + "."
     units = (

@@ -228,11 +228,7 @@ def _likely(answers: Answers, question: Question) -> Table:
         band = ("band",) if question.asked.within is not None else ()
         view = Table("output", "at the input", *band, *(("at the witness",) if answers.after else ()))
         for pair in zip(*sides, strict=True):
-            ends = (
-                [band_of(question.asked.within, pair[0].output, question.asked.outputs, pair[0].label)]
-                if band
-                else []
-            )
+            ends = [band_of(question.asked, pair[0].output, pair[0].label)] if band else []
             name = class_name(question, pair[0].label)
             view.add_row(
                 *map(

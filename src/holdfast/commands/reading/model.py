@@ -71,6 +71,10 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "classes": class_names(q.classes),
         "tokenizer": None if q.tokenizer is None else _tokenizer(q.tokenizer),
         "device": q.device,
+        "input_scaler": _scaler(q.input_scaler, "input-scaler"),
+        "output_mean": numbers(q.output_mean, "output-mean"),
+        "output_std": numbers(q.output_std, "output-std"),
+        "output_scaler": _scaler(q.output_scaler, "output-scaler"),
     }
     constants = {name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)}
     if is_onnx:
@@ -144,6 +148,10 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "--pool": q.pool,
         "--time-first": q.time_first,
         "--output": q.output,
+        "--input-scaler": q.input_scaler,
+        "--output-mean": q.output_mean,
+        "--output-std": q.output_std,
+        "--output-scaler": q.output_scaler,
         **several,
     }
     given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
@@ -227,6 +235,17 @@ def class_names(text: str | None) -> Sequence[str] | None:
 def _tokenizer(text: str) -> Given:
     """The file or folder if it exists, else the object that package.module:function names."""
     return import_named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
+
+
+def _scaler(text: str | None, option: str) -> Any:
+    """The scaler that package.module:function returns."""
+    if text is not None and ":" not in text:
+        raise BadInput(
+            f"{option} {text!r}: expected package.module:function. A pickled scaler runs code when it is opened, so "
+            f"holdfast does not open one: write a function that returns it, in models.py say: def scaler(): return "
+            f"joblib.load({text!r}); then --{option} models:scaler."
+        )
+    return None if text is None else call(text, option)
 
 
 def _vocabulary(path: str) -> Sequence[str]:

@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.errors import BadInput
 from holdfast.network.estimators.kernels import VECTOR_MACHINES, GaussianClasses, read_vector_machine
 from holdfast.network.estimators.library_code import NotReadable, check_unmodified
 from holdfast.network.estimators.linear import linear_layers, steps_of
 from holdfast.network.estimators.preparation_modules import Elementwise, Joined, Prefix, linear, read_steps
+from holdfast.network.estimators.scalers import numbers_of_scaler
 
 # Functions that undo the transformation of a target, with their counterparts in torch.
 TARGET_FUNCTIONS: dict[Any, Callable[[Tensor], Tensor]] = {
@@ -197,8 +199,12 @@ def _target(model: Any) -> nn.Module:
                 "TransformedTargetRegressor's inverse function has no formula that is known here"
             )
         return Elementwise(function)
-    if kind == "StandardScaler":
-        scale = np.ones(1) if inverse.scale_ is None else np.asarray(inverse.scale_)
-        mean = np.zeros(len(scale)) if inverse.mean_ is None else np.asarray(inverse.mean_)
-        return linear(np.diag(scale), mean)
-    raise NotReadable(f"TransformedTargetRegressor's transformer {kind} is not supported")
+    try:
+        mean, std = numbers_of_scaler(inverse, "the target's transformer")
+    except BadInput as error:
+        raise NotReadable(f"TransformedTargetRegressor: {error}") from error
+    if mean is None and std is None:
+        return nn.Identity()
+    scale = torch.ones_like(mean) if std is None and mean is not None else std
+    assert scale is not None
+    return linear(np.diag(scale.numpy()), np.zeros(len(scale)) if mean is None else mean.numpy())

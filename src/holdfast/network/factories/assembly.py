@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
 from holdfast.network.adapter import Adapter, Pool
+from holdfast.network.fingerprint import combine_hashes, of_tensors
 from holdfast.network.flat_tensors import FlatTensor
 from holdfast.network.forward_signature import takes_lengths
 from holdfast.network.normalisation import domain_along_axis, normaliser
@@ -39,6 +40,10 @@ class AssemblyOptions:
     vocabulary: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     tokenizer: Given | None = None
+    input_scaler: Any = None
+    output_mean: float | Sequence[float] | Tensor | None = None
+    output_std: float | Sequence[float] | Tensor | None = None
+    output_scaler: Any = None
 
 
 @dataclass
@@ -105,15 +110,26 @@ def assemble(
     if vectors is not None and vocabulary is None and isinstance(tokenizer, HuggingFace):
         vocabulary = tokenizer.words(len(vectors))
     dtype = _floating_dtype(model)
+    mean, std = _scaling(options.mean, options.std, options.input_scaler, "input_scaler", shape or None)
+    said = ("mean", "std") if options.input_scaler is None else ("input_scaler",) * 2
+    output_scale = _output_scale(options, dtype)
     adapter = Adapter(
         model,
-        mean=normaliser(options.mean, shape or None, dtype, "mean"),
-        std=normaliser(options.std, shape or None, dtype, "std"),
+        mean=normaliser(mean, shape or None, dtype, said[0]),
+        std=normaliser(std, shape or None, dtype, said[1]),
         time_first=options.time_first,
         pool=options.pool,
         takes_lengths=source == "torch" and takes_lengths(model),
         output=output,
+        output_mean=output_scale[0],
+        output_std=output_scale[1],
     )
+    scalers = {"mean": adapter.mean, "std": adapter.std} if options.input_scaler is not None else {}
+    if options.output_scaler is not None:
+        scalers |= {"output_mean": adapter.output_mean, "output_std": adapter.output_std}
+    if fingerprint and scalers:
+        known = {name: value for name, value in scalers.items() if value is not None}
+        fingerprint = combine_hashes(fingerprint, of_tensors(known, begin="scalers"))
     if token_model is not None:
         token_model = Adapter(
             token_model,
@@ -121,6 +137,8 @@ def assemble(
             pool=options.pool,
             takes_lengths=adapter.takes_lengths,
             output=output,
+            output_mean=output_scale[0],
+            output_std=output_scale[1],
         )
     return NetworkParts(
         module=adapter.eval().to(device),
@@ -139,6 +157,39 @@ def assemble(
         notes=tuple(notes),
         input_tensors=tuple(input_tensors),
     )
+
+
+def _scaling(mean: Any, std: Any, scaler: Any, name: str, shape: Sequence[int | None] | None) -> Any:
+    """The mean and std that the user gives, or those of a fitted scaler, the argument called `name`."""
+    if scaler is None:
+        return mean, std
+    if mean is not None or std is not None:
+        raise BadInput(f"{name} says what mean and std of it say: give one of them.")
+    from holdfast.network.estimators.scalers import scale_along_last_axis  # it imports the estimators
+
+    return scale_along_last_axis(scaler, name, shape)
+
+
+def _output_scale(options: AssemblyOptions, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """The numbers by which outputs become the user's units, (outputs,) or () each."""
+    given = _scaling(options.output_mean, options.output_std, options.output_scaler, "output_scaler", None)
+    found: list[Tensor | None] = []
+    for name, value in zip(("output_mean", "output_std"), given, strict=True):
+        if value is None:
+            found.append(None)
+            continue
+        try:
+            row = torch.as_tensor(value, dtype=dtype).reshape(1, -1)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(f"{name} must be a number, or several, got {value!r}.") from error
+        if not bool(row.isfinite().all()):
+            raise BadInput(f"{name} holds NaN or infinity: {value}.")
+        numbers = normaliser(row, None, dtype, name)
+        assert numbers is not None
+        if name == "output_std" and not bool((numbers > 0).all()):
+            raise BadInput(f"output_std must be positive, got {value}.")
+        found.append(numbers)
+    return found[0], found[1]
 
 
 def torch_device(device: str | torch.device) -> torch.device:
