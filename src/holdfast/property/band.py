@@ -143,7 +143,9 @@ class Within(Rule):
         given = [0.5] if isinstance(self.outputs, str) and self.outputs == "median" else self.outputs
         if given is None:
             return None
-        each: list[Any] = [given] if not isinstance(given, Sequence) or isinstance(given, str) else list(given)
+        each: list[Any] = (
+            [given] if not isinstance(given, Sequence) or isinstance(given, str) else list(given)
+        )
         if not isinstance(given, int | float | Sequence) or not all(
             type(one) in (int, float) for one in each
         ):
