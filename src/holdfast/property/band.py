@@ -136,7 +136,8 @@ class Within(Rule):
             return tuple(k + place for k in range(0, last + 1, len(self.quantiles)) for place in places)
         if self.outputs is None:
             return tuple(range(last + 1))
-        return tuple(int(k) for k in ([self.outputs] if isinstance(self.outputs, int) else self.outputs))
+        assert not isinstance(self.outputs, str)
+        return tuple(int(k) for k in (self.outputs if isinstance(self.outputs, Sequence) else [self.outputs]))
 
     def _levels(self) -> list[float] | None:
         """The selected levels of quantiles; None if outputs are selected by number, or all are."""
