@@ -13,12 +13,22 @@ What is counted, while `hf.radius` runs (sys.setprofile and threading.setprofile
   the first, during the request. The caller is the nearest function of holdfast on the stack, so a callback through
   torch counts for the module whose function called torch. Both modules must be crossed ones.
 
-The counts depend on the request and not on the machine. Code at the top of a module (imports) is not counted.
+Not every such pair is a cycle in knowledge. Both numbers are printed, that of all pairs and those of each kind, by the
+direction that knows less:
+
+- base class: every call in one direction is to a method that overrides one of a class in the calling module. A base
+  class that calls its subclass through an abstract method knows the method and not the subclass.
+- given function: every call in one direction is to such a method, or to a function that is nested in another one (a
+  lambda, a closure). The caller can only have received it as an argument, and knows its signature and not its module.
+- direct: neither; a function in each of the two modules names one in the other, or finds it in a table.
+
+The counts depend on the request and not on the machine. What runs while a module is imported is not counted.
 """
 
 import argparse
 import ast
 import functools
+import operator
 import sys
 import threading
 from collections import Counter
@@ -45,6 +55,7 @@ PLAIN = {
     *("random_streams", "result", "rounding", "signals", "time_limit"),
 }
 Calls = Counter[tuple[str, str]]  # (calling module, called module): number of calls.
+KINDS = ("base class", "given function", "direct")  # Of pairs, from the least knowledge to the most.
 
 
 def module_name(file: str) -> str | None:
@@ -71,13 +82,32 @@ def working_functions(file: str) -> frozenset[int]:
     return frozenset(found)
 
 
+@functools.cache
+def kind_of_call(caller: str, code: CodeType) -> int:
+    """Return what the calling module must know of a function that it calls, as an index of KINDS."""
+    if "<locals>" in code.co_qualname:
+        return KINDS.index("given function")
+    owner, _, name = code.co_qualname.rpartition(".")
+    module = (
+        "holdfast"
+        if module_name(code.co_filename) == "holdfast"
+        else f"holdfast.{module_name(code.co_filename)}"
+    )
+    kind = operator.attrgetter(owner)(sys.modules[module]) if owner else None
+    bases = kind.__mro__[1:] if isinstance(kind, type) else ()
+    overrides = any(base.__module__ == f"holdfast.{caller}" and name in vars(base) for base in bases)
+    return KINDS.index("base class" if overrides else "direct")
+
+
 class Recorder:
     """A profile function that records which modules run, and which module calls which."""
 
     def __init__(self) -> None:
         self.crossed: set[str] = set()
         self.calls: Calls = Counter()
+        self.kinds: dict[tuple[str, str], int] = {}  # The most that a direction knows, as an index of KINDS.
         self.names: dict[CodeType, str | None] = {}
+        self.imports = threading.local()  # depth: how many modules are being imported by this thread
 
     def name_of(self, code: CodeType) -> str | None:
         """Return the module of a function's code; None outside the package and for a module's own code."""
@@ -86,7 +116,11 @@ class Recorder:
         return self.names[code]
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code.co_name == "<module>" and event in ("call", "return"):
+            self.imports.depth = getattr(self.imports, "depth", 0) + (1 if event == "call" else -1)
         if event != "call" or (name := self.name_of(frame.f_code)) is None:
+            return
+        if getattr(self.imports, "depth", 0):
             return
         counts = name not in PLAIN and not name.startswith("datasets.")
         if counts and frame.f_code.co_firstlineno in working_functions(frame.f_code.co_filename):
@@ -97,11 +131,13 @@ class Recorder:
         if caller is not None and (other := self.name_of(caller.f_code)) != name:
             assert other is not None
             self.calls[other, name] += 1
+            kind = kind_of_call(other, frame.f_code)
+            self.kinds[other, name] = max(kind, self.kinds.get((other, name), 0))
 
-    def mutual_pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs of crossed modules that call both ways, each once."""
+    def mutual_pairs(self) -> list[tuple[str, str, str]]:
+        """Return the pairs of crossed modules that call both ways, each once, with their kind."""
         return sorted(
-            (one, other)
+            (one, other, KINDS[min(self.kinds[one, other], self.kinds[other, one])])
             for one, other in self.calls
             if one < other and (other, one) in self.calls and {one, other} <= self.crossed
         )
@@ -111,11 +147,11 @@ def record_request() -> Recorder:
     """Run hf.radius on one digit and the LSTM that ships with holdfast, and record its calls."""
     net, test = digits_lstm(), digits("test")
     x, y = test.x.flatten(1, 2)[:1, :ROWS], test.y[:1]
-    recorder = Recorder()
+    recorder, radius = Recorder(), hf.radius
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     try:
-        hf.radius(net, x, y, norm=2, domain=(0, 1), tier="tight")
+        radius(net, x, y, norm=2, domain=(0, 1), tier="tight")
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -128,11 +164,14 @@ def main() -> None:
     arguments = parser.parse_args()
     recorder = record_request()
     pairs = recorder.mutual_pairs()
-    print(f"{len(recorder.crossed)} modules crossed, {len(pairs)} pairs that call both ways")
+    of_kind = Counter(kind for _, _, kind in pairs)
+    kinds = ", ".join(f"{of_kind[kind]} {kind}" for kind in KINDS)
+    print(f"{len(recorder.crossed)} modules crossed, {len(pairs)} pairs that call both ways ({kinds})")
     if arguments.list:
         print("\n".join(sorted(recorder.crossed)))
-        for one, other in pairs:
-            print(f"{one} <-> {other}: {recorder.calls[one, other]} and {recorder.calls[other, one]} calls")
+        for one, other, kind in pairs:
+            counts = f"{recorder.calls[one, other]} and {recorder.calls[other, one]} calls"
+            print(f"{one} <-> {other}: {kind}, {counts}")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from holdfast.execution import Local
 from holdfast.hardening import Recipe
 from holdfast.network import Network
 from holdfast.network.estimators import opening
-from holdfast.network.float32_precision import cudnn_flags, without_tf32
 from holdfast.process_state import (
+    cudnn_flags,
     ignored_standard_error,
     ignored_torch_logs,
     ignored_warnings,
     own_random_numbers,
+    without_tf32,
 )
 from process_snapshot import differences, of_module, of_process
 from sizes import combinations

@@ -21,8 +21,8 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter
 from holdfast.network.fingerprint import combine_hashes, of_text
-from holdfast.network.float32_precision import cudnn_flags
 from holdfast.network.trace import as_plain_module, where
+from holdfast.process_state import cudnn_flags
 
 Per = Literal["element", "channel"]
 # Called with values (part, neurons) and the index of the first of these rows.

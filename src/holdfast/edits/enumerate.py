@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,13 +26,15 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.edits.sweep import Prefixes, sweeps
 from holdfast.method import Claims, Method
-from holdfast.monitor.engine.state_view import StateView, open_network
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
 from holdfast.region import EditedTexts
 from holdfast.region.edits import Text
 from holdfast.result import Goal, Traits
+
+if TYPE_CHECKING:
+    from holdfast.monitor.engine.state_view import StateView
 
 # Assumptions of these proofs, stored with the record.
 ASSUMPTIONS = ("every allowed text was queried, in the network's own arithmetic",)
@@ -48,8 +50,10 @@ ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-13}
 _views: "WeakKeyDictionary[Network, list[StateView | None]]" = WeakKeyDictionary()
 
 
-def view_of(net: Network) -> StateView | None:
+def view_of(net: Network) -> "StateView | None":
     """The opened network, if it is one recurrent layer between a front and a head; opened once."""
+    from holdfast.monitor.engine.state_view import open_network  # Only edits need the monitor.
+
     if net not in _views:
         known = net.token_model is not None and net.differentiable
         _views[net] = [open_network(net) if known else None]
@@ -148,7 +152,7 @@ class EnumerateEdits(Method[EditCounts]):
         return EditCounts(count, kept, tuple(waiting), sum(map(sizes.__getitem__, waiting)))
 
 
-def _state_view(problem: Problem) -> StateView | None:
+def _state_view(problem: Problem) -> "StateView | None":
     """The opened network, where common prefixes can be shared: its error is known for margins of classes."""
     return view_of(problem.network) if isinstance(problem.property, Robustness | Targeted) else None
 
@@ -181,7 +185,7 @@ def first_counterexample(problem: Problem, row: int, count: int) -> Text | None:
     return None
 
 
-def _fails_in(problem: Problem, row: int, view: StateView, prefixes: Prefixes) -> Text | None:
+def _fails_in(problem: Problem, row: int, view: "StateView", prefixes: Prefixes) -> Text | None:
     """The first of these texts, as read, at which the property fails in the user's own module; None if none does."""
     for states, words in zip(
         prefixes.states.split(TEXTS_PER_BATCH), prefixes.words.split(TEXTS_PER_BATCH), strict=True

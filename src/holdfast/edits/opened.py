@@ -7,7 +7,7 @@ vectors are constants that it computes from its weights alone. Step and head bec
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,12 +17,14 @@ from holdfast.bounding.graph import equivalence_check
 from holdfast.bounding.graph.graph import Graph, build
 from holdfast.errors import HoldfastError
 from holdfast.foreign_text import first_line
-from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.network import Network
 from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.recurrent import copy_module
 from holdfast.region import Box
 from holdfast.region.edits import Text
+
+if TYPE_CHECKING:
+    from holdfast.monitor.engine.recurrent import Recurrent
 
 # Texts on which the parts are compared with the network, in each direction of a test; chosen by hand.
 COMPARED_TEXTS = 8
@@ -94,7 +96,7 @@ class _Step(nn.Module):
 class OpenedLayer:
     """The parts of a recurrent network in float64."""
 
-    view: Recurrent
+    view: "Recurrent"
     step: Graph
     head: Graph
 
@@ -131,6 +133,8 @@ def open_layer(net: Network, ranking: bool, texts: list[Text]) -> OpenedLayer | 
 
 
 def _open(net: Network, ranking: bool, texts: list[Text]) -> OpenedLayer | str:
+    from holdfast.monitor.engine.recurrent import Recurrent  # Only edits need the monitor.
+
     if net.token_model is None or not net.differentiable:
         return "its layers are not visible"
     module = copy_module(net.token_model).double().cpu()

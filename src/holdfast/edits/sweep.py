@@ -16,12 +16,12 @@ Arithmetic: scores within `doubt` of the boundary come from the user's own modul
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.monitor.engine.state_view import StateView
 from holdfast.region.edits import (
     DELETE,
     DUPLICATE,
@@ -35,6 +35,9 @@ from holdfast.region.edits import (
     Used,
     add_edit,
 )
+
+if TYPE_CHECKING:
+    from holdfast.monitor.engine.state_view import StateView
 
 # Texts of one sweep; more are divided by the place of their first edit (chosen by hand: their states and words take
 # some hundred megabytes).
@@ -66,7 +69,7 @@ class Sweep:
     first: the places of the original where the first edit may begin; None: all.
     """
 
-    view: StateView
+    view: "StateView"
     options: TextEdits
     edits: int
     first: frozenset[int] | None = None
@@ -154,7 +157,7 @@ class Sweep:
         return self._emit(prefixes, (self.rules.padding,) * missing)
 
 
-def sweeps(view: StateView, options: TextEdits, edits: int) -> Iterator[Sweep]:
+def sweeps(view: "StateView", options: TextEdits, edits: int) -> Iterator[Sweep]:
     """Yield sweeps that together hold all texts with exactly this number of edits, each of bounded size where the first
     edit begins at different places.
     """

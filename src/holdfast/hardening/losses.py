@@ -20,7 +20,7 @@ from holdfast.hardening.examples import Box, Examples
 from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
-from holdfast.network.float32_precision import cudnn_flags
+from holdfast.process_state import cudnn_flags
 from holdfast.random_streams import RandomStreams
 
 

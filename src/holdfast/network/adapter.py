@@ -3,7 +3,7 @@ units."""
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal
 
@@ -260,6 +260,20 @@ class Adapter(nn.Module):
             f"{what} has {value.numel()} numbers, and the model answers with {' x '.join(map(str, own))} for each "
             "input: give one number, one for each along the last axis, or one for each of all."
         )
+
+    @contextlib.contextmanager
+    def recorded_answers(self) -> Iterator[list[tuple[int, Any]]]:
+        """A context that lists each answer of the model as it gives it, with the batch size."""
+        answers: list[tuple[int, Any]] = []
+
+        def record(_: nn.Module, inputs: Any, answer: Any) -> None:
+            answers.append((inputs[0].shape[1 if self.time_first else 0], answer))
+
+        handle = self.model.register_forward_hook(record)
+        try:
+            yield answers
+        finally:
+            handle.remove()
 
     def _pool_time(self, outputs: Tensor) -> Tensor:
         """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""

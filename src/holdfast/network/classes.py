@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 
@@ -51,6 +51,24 @@ def numbers_of(given: Sequence[Any], classes: Sequence[Any], where: Callable[[in
             f"{list_names(classes)}.{hint}"
         )
     return [number[name] for name in given]
+
+
+def class_numbers(y: Any, labels: Sequence[Any] | None, classes: Sequence[str] | None, model: str) -> Any:
+    """Class labels of the user's data as output numbers; values that are output numbers already are returned
+    unchanged.
+
+    Args:
+        labels: the classes as they appear in the data, where they are known.
+        classes: the names of the outputs.
+        model: the model's name, for messages.
+    """
+    if isinstance(y, Tensor):
+        return y
+    given = y.tolist() if hasattr(y, "tolist") else list(y)
+    names = labels or (classes if any(isinstance(label, str) for label in given) else None)
+    if names is None or names == tuple(range(len(names))):
+        return y if not hasattr(y, "to_numpy") else given
+    return numbers_of(given, names, lambda place: f"{model}, label {place}")
 
 
 def list_names(names: Iterable[Any]) -> str:

@@ -3,7 +3,7 @@ deterministic and stateless."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from holdfast.network.adapter import (
 from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.network.recurrent import copy_module
 from holdfast.network.statefulness import first_change, generators, state_changed_by_calls
-from holdfast.signals import call_model
 
 if TYPE_CHECKING:
     from holdfast.network.network import Network
@@ -98,9 +97,12 @@ def _check_stateless(net: "Network", first: Tensor) -> None:
     shape = tuple(first.shape[1:])
     if net.differentiable and shape not in net.state_changes:
         call_one_by_one_if_needed(net, first)
-        net.state_changes[shape] = state_changed_by_calls(
-            net.module, lambda module, batch: _call_module(net.name, module, batch), first
-        )
+        try:
+            net.state_changes[shape] = state_changed_by_calls(net.name, net.module, first)
+        except BadInput:
+            raise
+        except Exception as error:
+            raise _refused_input(net.name, first, error) from error
     if net.state_changes.get(shape):
         raise BadInput(
             f"{net.name} remembers earlier inputs: {net.state_changes[shape]} changes when the model is "
@@ -154,16 +156,6 @@ def call_one_by_one_if_needed(net: "Network", first: Tensor) -> bool:
     return True
 
 
-def _call_module(name: str, module: nn.Module, x: Tensor) -> Tensor:
-    try:
-        outputs: Tensor = call_model(name, module, x)
-    except BadInput:
-        raise
-    except Exception as error:
-        raise _refused_input(name, x, error) from error
-    return outputs
-
-
 @contextlib.contextmanager
 def _note_extra_outputs(net: "Network") -> Iterator[None]:
     """Add a note if the model returns several values.
@@ -171,26 +163,18 @@ def _note_extra_outputs(net: "Network") -> Iterator[None]:
     Raise BadInput if more than one of them could be the measured output.
     """
     adapter = single_input_model(net.module) or net.module
-    inner = adapter.model if isinstance(adapter, Adapter) else None
-    output = getattr(adapter, "output", None)
-
-    answers: list[tuple[int, Any]] = []
-
-    def record_answer(_: nn.Module, inputs: Any, answer: Any) -> None:
-        answers.append((inputs[0].shape[1 if adapter.time_first else 0], answer))
-        note = None if isinstance(inner, nn.RNNBase) else note_of_choice(answer, output)
-        if note is not None and note not in net.notes:
-            net.notes = (*net.notes, note)
-
-    if inner is None or isinstance(inner, torch.jit.ScriptModule):
+    if not isinstance(adapter, Adapter) or isinstance(adapter.model, torch.jit.ScriptModule):
         yield
         return
-    handle = inner.register_forward_hook(record_answer)
-    try:
-        yield
-    finally:
-        handle.remove()
-    if output is None and not isinstance(inner, nn.RNNBase):
+    chooses = not isinstance(adapter.model, nn.RNNBase)
+    with adapter.recorded_answers() as answers:
+        try:
+            yield
+        finally:
+            for note in (note_of_choice(answer, adapter.output) for _, answer in answers if chooses):
+                if note is not None and note not in net.notes:
+                    net.notes = (*net.notes, note)
+    if adapter.output is None and chooses:
         check_unambiguous(answers)
 
 

@@ -1,6 +1,7 @@
 """`Network`: the model under test as every method of the package calls it, with the number of queries
 counted."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.memory_budget import is_out_of_memory, rows_per_call
 from holdfast.network import model_identity, token_inputs
-from holdfast.network.adapter import Pool, single_input_model
-from holdfast.network.classes import class_names_of
+from holdfast.network.adapter import Adapter, Pool, single_input_model
+from holdfast.network.classes import class_names_of, class_numbers
 from holdfast.network.delegation import delegate
 from holdfast.network.factories.assembly import AssemblyOptions, Source
 from holdfast.network.factories.black_box import parts_of_callable
@@ -25,14 +26,13 @@ from holdfast.network.factories.exported_program import parts_of_exported_progra
 from holdfast.network.factories.onnx_file import parts_of_onnx_file
 from holdfast.network.factories.torch_module import parts_of_module
 from holdfast.network.flat_tensors import FlatTensor
-from holdfast.network.float32_precision import cudnn_flags, without_tf32
-from holdfast.network.float64_network import float64_network
 from holdfast.network.model_check import call_one_by_one_if_needed, check_and_count_outputs
+from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.several_inputs import Sizes
-from holdfast.network.table_inputs import check_columns, class_numbers
 from holdfast.network.text import Given, Texts, Tokenizer
-from holdfast.network.trace import export
+from holdfast.network.trace import as_plain_module, convert_graph, export, module_in_float64
 from holdfast.network.trees import Trees
+from holdfast.process_state import cudnn_flags, without_tf32
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
 from holdfast.signals import call_model
@@ -509,8 +509,30 @@ class Network:
             return self if self.differentiable else None
         shape = tuple(x.shape[1:])
         if shape not in self._twins:
-            self._twins[shape] = float64_network(self, x)
+            self._twins[shape] = self._find_double(x)
         return self._twins[shape]
+
+    def _find_double(self, x: Tensor) -> "Network | None":
+        """The network with its module in float64, else with its traced graph; None if neither gives the same
+        outputs."""
+
+        def convert_program() -> nn.Module:
+            program = as_plain_module(self.program(x))
+            return Adapter(convert_graph(program, dtype=torch.float64, device=self.device, own=self.dtype))
+
+        ways: tuple[Callable[[], nn.Module], ...] = (
+            lambda: module_in_float64(self.module, self.device, self.dtype),
+            convert_program,
+        )
+        for convert in ways:
+            with contextlib.suppress(Exception):
+                converted = self.around(convert())
+                converted.dtype = torch.float64
+                probe = x[:2].to(self.device, self.dtype)
+                # A layer that rounds to float32 inside shows as a difference.
+                if same_by_rounding(self(probe), converted(probe)):
+                    return converted
+        return None
 
     def around(self, module: nn.Module) -> "Network":
         """A network with the same options around another module, without anything that was derived from this
@@ -529,7 +551,11 @@ class Network:
 
     def with_columns(self, columns: Columns) -> "Network":
         """The same network for rows of a table with these columns."""
-        check_columns(self, columns)
+        if self.shape is not None and self.shape != (len(columns.features),):
+            raise BadInput(
+                f"{self.name} takes inputs of shape {self.shape}, the columns are {len(columns.features)} "
+                "numbers in a row."
+            )
         other = copy.copy(self)
         other.columns = columns
         return other
@@ -546,7 +572,7 @@ class Network:
 
         Values that are output numbers already are returned unchanged.
         """
-        return class_numbers(self, y)
+        return class_numbers(y, self.labels, self.classes, self.name)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """(batch, length) token ids -> (batch, length, dim) word vectors."""

@@ -3,7 +3,7 @@ calls."""
 
 import random
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from holdfast.network.code_inspection import is_installed
 from holdfast.network.output_comparison import alike
 from holdfast.network.recurrent import copy_module
+from holdfast.signals import call_model
 
 # Largest number of elements of a tensor that are compared one by one; larger tensors are compared by two sums
 # (chosen by hand).
@@ -24,9 +25,7 @@ LIBRARIES = ("torch", "numpy", "transformers")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
-def state_changed_by_calls(
-    module: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], x: Tensor
-) -> str | None:
+def state_changed_by_calls(name: str, module: nn.Module, x: Tensor) -> str | None:
     """The name of a part of the module's state that calls change, so that outputs may depend on earlier
     inputs; None if there is none.
 
@@ -34,20 +33,20 @@ def state_changed_by_calls(
     creates equivalent state.
 
     Args:
-        call: evaluates a module on a batch.
+        name: of the model, for messages.
         x: (2, *shape), two inputs.
     """
     fresh = copy_module(module)
     states = [state_of(module)]
     with torch.no_grad():
         for batch in (x, x[:1], x[1:]):
-            call(module, batch)
+            call_model(name, module, batch)
             states.append(state_of(module))
         changed = first_change(states[1], states[2]) or first_change(states[2], states[3])
         if changed is None and first_change(states[0], states[1]) is not None:
             layers = set(module.state_dict()) - set(fresh.state_dict())
             shifted = x[1:] + 0.125
-            if layers or not alike(call(fresh, shifted), call(module, shifted)):
+            if layers or not alike(call_model(name, fresh, shifted), call_model(name, module, shifted)):
                 changed = first_change(states[0], states[1])
     return changed
 

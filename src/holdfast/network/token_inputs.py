@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.network.float32_precision import without_tf32
 from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.text import Texts, read_texts
 from holdfast.network.tokens import of_vectors
+from holdfast.process_state import without_tf32
 
 if TYPE_CHECKING:
     from holdfast.network.network import Network

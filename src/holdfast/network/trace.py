@@ -19,10 +19,8 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import UnsupportedLayer
 from holdfast.foreign_text import first_line
-from holdfast.network.float32_precision import cudnn_flags
-from holdfast.network.packed import FullSequences
-from holdfast.network.recurrent import OneFrame, copy_module, put_back
-from holdfast.process_state import silent_torch
+from holdfast.network.recurrent import TraceableRecurrence, copy_module, put_back
+from holdfast.process_state import cudnn_flags, silent_torch
 
 # torch.export keeps the modes of a trace for the whole process, so only one thread may trace at a time.
 _one_at_a_time = threading.RLock()
@@ -86,7 +84,7 @@ def _export_with_free_batch(module: nn.Module, rows: Tensor) -> torch.export.Exp
 
     def export_copy() -> torch.export.ExportedProgram:
         traced = _without_causal_guess(copy_module(module))
-        with FullSequences(traced), OneFrame():
+        with TraceableRecurrence(traced):
             return torch.export.export(
                 traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
             )
@@ -363,6 +361,15 @@ def convert_graph(
     """
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
     rewrite(copied, dtype=dtype, device=device, own=own)
+    return copied
+
+
+def module_in_float64(module: nn.Module, device: torch.device, own: torch.dtype) -> nn.Module:
+    """A copy of a module in float64, with the graphs inside it. own: as for `rewrite`."""
+    copied = copy_module(module).double()
+    for part in copied.modules():
+        if isinstance(part, fx.GraphModule):
+            rewrite(part, dtype=torch.float64, device=device, own=own)
     return copied
 
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import Node
-from holdfast.network.float32_precision import cudnn_flags
+from holdfast.process_state import cudnn_flags
 from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]

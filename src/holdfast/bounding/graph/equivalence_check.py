@@ -19,8 +19,8 @@ from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxe
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
-from holdfast.network.float32_precision import without_tf32
 from holdfast.network.trace import as_plain_module
+from holdfast.process_state import without_tf32
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Region
 

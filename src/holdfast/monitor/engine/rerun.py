@@ -16,10 +16,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from holdfast import process_state
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import first_line
 from holdfast.monitor.structure.structure import rows_apart
-from holdfast.network import Network, float32_precision
+from holdfast.network import Network
 from holdfast.network.statefulness import generators
 
 ELEMENTS_PER_CALL = 2**20  # Number of input elements in one call of the user's module (chosen by hand).
@@ -98,7 +99,7 @@ def keeps_rows_separate(net: Network, like: Tensor) -> bool:
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """Disable TF32, as in Network.__call__: its reduced precision could change labels."""
-    return float32_precision.without_tf32() if device.type == "cuda" else nullcontext()
+    return process_state.without_tf32() if device.type == "cuda" else nullcontext()
 
 
 def query(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
