@@ -4,19 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOWEST := build/lowest
+# Two processes of one thread. Compiled modules are kept in build/ even where the environment forbids them beside their
+# sources: tests start about forty processes, and compiling takes 3 to 5 s of each.
+TEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/build/pycache OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-full lint bench soundness fuzz differential lowest docs clean
 
 demo: $(READY)
 	$(BIN)/holdfast demo
 
-# Two processes. Tests that need the shared data or a browser are skipped, with a reason, where these are missing.
+# Tests that need the shared data or a browser are skipped, with a reason, where these are missing.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(TEST)
 
 # The same tests with every case of every product of cases (tests/sizes.py): before a release, and after a change of the mathematics.
 test-full: $(READY)
-	HOLDFAST_TESTS=full OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	HOLDFAST_TESTS=full $(TEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .

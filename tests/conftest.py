@@ -73,8 +73,8 @@ def _reproducible(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def _shared_traces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal networks are traced once, except at full size and where tracing is what is tested."""
-    if not FULL and request.path.parent.name not in OWN_TRACES:
+    """Networks of one structure are traced once, except at full size and where tracing is what is tested."""
+    if not FULL and not {request.path.parent.name, request.path.name} & set(OWN_TRACES):
         monkeypatch.setattr("holdfast.network.network.export", export_once)
 
 

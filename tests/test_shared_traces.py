@@ -28,18 +28,54 @@ class Shifted(Scaled):
         return answer
 
 
-def test_equal_networks_share_a_trace_and_others_do_not() -> None:
-    program = export_once(Scaled(2.0).eval(), X)
-    assert export_once(Scaled(2.0).eval(), X) is program
-    one_weight = Scaled(2.0).eval()
+class Tied(nn.Module):
+    """Two layers, which are one where `tied`."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        if tied:
+            self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = self.second(self.first(x).relu())
+        return answer
+
+
+def program_and_answers_of(module: nn.Module) -> torch.export.ExportedProgram:
+    """The program of a module, after a comparison of their answers."""
+    dtype = next(module.parameters()).dtype
+    program = export_once(module.eval(), X.to(dtype))
+    point = torch.rand(4, 3, dtype=dtype)
+    torch.testing.assert_close(program.module()(point), module(point), rtol=0, atol=0)
+    return program
+
+
+def test_networks_of_one_structure_share_a_trace_with_weights_of_their_own() -> None:
+    first = program_and_answers_of(Scaled(2.0))
+    other = Scaled(2.0)
     with torch.no_grad():
-        one_weight.layer.weight[0, 0] += 1e-6
-    for other in (one_weight, Scaled(3.0).eval(), Shifted(2.0).eval(), Scaled(2.0).double().eval()):
-        example = X.to(other.layer.weight.dtype)
-        found = export_once(other, example)
-        assert found is not program
-        point = torch.rand(4, 3, dtype=example.dtype)
-        torch.testing.assert_close(found.module()(point), other(point))
+        other.layer.weight[0, 0] += 1
+    second = program_and_answers_of(other)
+    assert second.graph is first.graph
+    with torch.no_grad():
+        other.layer.weight[0, 0] -= 1  # A module that changes afterwards changes no program.
+    torch.testing.assert_close(
+        second.state_dict["layer.weight"][0, 0], first.state_dict["layer.weight"][0, 0] + 1
+    )
+
+
+def test_another_number_code_dtype_or_buffer_and_tied_weights_make_another_trace() -> None:
+    graphs = {
+        program_and_answers_of(m).graph
+        for m in (Scaled(2.0), Scaled(3.0), Shifted(2.0), Scaled(2.0).double())
+    }
+    assert len(graphs) == 4
+    assert program_and_answers_of(Tied(True)).graph is not program_and_answers_of(Tied(False)).graph
+    normed = [nn.Sequential(nn.BatchNorm1d(3)) for _ in range(2)]
+    normed[1][0].running_mean += 1  # type: ignore[operator]
+    first, second = map(program_and_answers_of, normed)
+    assert first.graph is not second.graph
 
 
 def test_a_module_that_cannot_be_read_is_traced_every_time() -> None:
