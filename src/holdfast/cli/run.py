@@ -34,6 +34,7 @@ from holdfast.execution import Executor, InProcess, Local, Task, TaskResult, Wor
 from holdfast.execution.asking import NotAnswered, query_in_subprocess
 from holdfast.execution.task import Tell
 from holdfast.execution.worker_pool import GRACE_SECONDS
+from holdfast.network.recording import calls_in_order
 from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
 from holdfast.solver import RunOutcome
@@ -267,11 +268,10 @@ def _solve_command(
 ) -> RunOutcome | None:
     """Solve with progress on the terminal; None: interrupted before `solve` could end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
-    if isinstance(executor, Local) and built.net.differentiable:
+    if isinstance(executor, Local) and built.net.differentiable and not calls_in_order(built.net.module):
         with contextlib.suppress(ImportError):
-            importlib.import_module(
-                "torch.export._trace"
-            )  # Takes more than a second; forked workers inherit it.
+            # Takes more than a second; forked workers inherit it.
+            importlib.import_module("torch.export._trace")
     try:
         with (
             warnings.catch_warnings(),

@@ -306,6 +306,17 @@ class MappedOverBatch(nn.Module):
         return outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
 
 
+class FirstRow(nn.Module):
+    """The first row of a batch by itself."""
+
+    def __init__(self, model: MappedOverBatch) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model.single(x[0]).unsqueeze(0)
+
+
 class RowByRow(nn.Module):
     """A model for single inputs that vmap cannot map: evaluated row after row."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import CodeType
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn.parameter import is_lazy
 
 
@@ -71,6 +71,11 @@ def of_program(program: torch.export.ExportedProgram) -> str:
     """Hash of a traced program: its operators with their arguments, its weights and its constants."""
     constants = {key: value for key, value in program.constants.items() if isinstance(value, Tensor)}
     return of_tensors({**program.state_dict, **constants}, begin=str(program.graph))
+
+
+def of_graph(module: fx.GraphModule) -> str:
+    """Hash of recorded operators: their arguments, and the weights and constants of the module."""
+    return of_tensors(dict(module.named_buffers(remove_duplicate=False)), begin=str(module.graph))
 
 
 def code_of(code: CodeType) -> str:

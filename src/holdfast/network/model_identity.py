@@ -10,7 +10,7 @@ from torch import Tensor
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.adapter import Adapter, single_input_model
 from holdfast.network.callable_fingerprint import hash_callable
-from holdfast.network.fingerprint import of_file, of_program, of_tensors, of_text
+from holdfast.network.fingerprint import of_file, of_graph, of_program, of_tensors, of_text
 
 if TYPE_CHECKING:
     from holdfast.network.network import Network
@@ -64,8 +64,8 @@ def existing_file(file: str | Path) -> Path:
 def identity(net: "Network", x: Tensor) -> str:
     """The hash of everything that decides the outputs for inputs shaped like x.
 
-    It covers the model's fingerprint, how the model is called, and the program that torch traces, which
-    includes the code that the model calls.
+    It covers the model's fingerprint, how the model is called, and its operators with their
+    arguments, which follow from the code that the model calls.
     """
     adapter = single_input_model(net.module) or net.module
     described: list[Any] = [net.fingerprint, net.dtype, net.source]
@@ -76,5 +76,6 @@ def identity(net: "Network", x: Tensor) -> str:
         scaling = {name: getattr(adapter, name) for name in names}
         tensors = {name: value for name, value in scaling.items() if isinstance(value, Tensor)}
     with contextlib.suppress(UnsupportedLayer):
-        described.append(of_program(net.program(x)))
+        recorded = net.recorded_operators(x)
+        described.append(of_program(net.program(x)) if recorded is None else of_graph(recorded))
     return of_tensors(tensors, begin=str(described))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from holdfast import time_limit
 from holdfast.errors import BadInput, UnsupportedLayer
@@ -28,6 +28,7 @@ from holdfast.network.factories.torch_module import parts_of_module
 from holdfast.network.flat_tensors import FlatTensor
 from holdfast.network.model_check import call_one_by_one_if_needed, check_and_count_outputs
 from holdfast.network.output_comparison import same_by_rounding
+from holdfast.network.recording import record_operators
 from holdfast.network.several_inputs import Sizes
 from holdfast.network.text import Given, Texts, Tokenizer
 from holdfast.network.trace import as_plain_module, convert_graph, export, module_in_float64
@@ -105,6 +106,7 @@ class Network:
     checked_pairs: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
+    _recorded: dict[tuple[int, ...], fx.GraphModule | None] = field(default_factory=dict)
 
     def __new__(cls, *given: Any, **named: Any) -> "Network":
         if given and len(given) + len(named) < FIELDS_WITHOUT_DEFAULT:
@@ -497,6 +499,25 @@ class Network:
             self._programs[shape] = export(self.module, x[:1].to(self.device, self.dtype))
         return self._programs[shape]
 
+    def recorded_operators(self, x: Tensor) -> fx.GraphModule | None:
+        """The operators of the network for inputs shaped like x, recorded from calls; None if that is not enough."""
+        shape = tuple(x.shape[1:])
+        if shape not in self._recorded:
+            example = x[:1].to(self.device, self.dtype)
+            self._recorded[shape] = record_operators(self.module, example) if self.differentiable else None
+        return self._recorded[shape]
+
+    def operators(self, x: Tensor) -> fx.GraphModule:
+        """The operators of the network for inputs shaped like x, as a module with a free batch axis.
+
+        They are recorded where that is enough, which is much faster, else those of `program`. The caller may change
+        the graph, but not the weights. Raises UnsupportedLayer if there is none.
+        """
+        recorded = self.recorded_operators(x)
+        if recorded is None:
+            return as_plain_module(self.program(x))
+        return fx.GraphModule(recorded, copy.deepcopy(recorded.graph))
+
     def identity(self, x: Tensor) -> str:
         """The hash of everything that decides the outputs for inputs shaped like x: the model, how it is
         called, its traced program."""
@@ -545,7 +566,8 @@ class Network:
 
     def forget_checks(self) -> None:
         """Drop the traced programs, float64 variants and checks of the model, after the module was replaced."""
-        self._programs, self._twins, self.state_changes, self.checked_pairs = {}, {}, {}, {}
+        self._programs, self._twins, self._recorded = {}, {}, {}
+        self.state_changes, self.checked_pairs = {}, {}
 
     # ---- tables, texts and tokens
 

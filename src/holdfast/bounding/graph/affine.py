@@ -494,7 +494,7 @@ def make_map(
     if the map is a convolution or pooling of an image. last_axis: W, if the map is x W + b along the last axis.
     """
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
-    offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
+    offset, pull_back = _differentiate(function, zeros)
     weight = magnitude(*zeros)
     assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
     shift, heavy = (b.flatten() if bool(b.any()) else None for b in (offset, weight))
@@ -506,16 +506,47 @@ def make_map(
         row = torch.randn(offset.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
             device
         )
-        kernel = kernel if kernel.is_derivative(back, row, inputs[0].shape) else None
+        pulled = tuple(part[0] for part in pull_back(row[None]))
+        kernel = kernel if kernel.is_derivative(pulled, row, inputs[0].shape) else None
     if size * max(n.size for n in inputs) > keep:
         return _Function(*first, function, magnitude, kernel, last_axis)
     unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
-    matrices = tuple(m.reshape(size, -1) for m in torch.func.vmap(back)(unit))
+    matrices = tuple(m.reshape(size, -1) for m in pull_back(unit))
     if shift is None and len(matrices) == 1 and _moves(matrices[0]):
         return _Copy(*first, matrices[0].argmax(1))
     if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
         return _Sum(*first)
     return _Matrix(*first, matrices, kernel, last_axis)
+
+
+def _differentiate(
+    function: Transform, at: Sequence[Tensor]
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """The function's value, and rows (n, *shape) -> the rows times its derivative by each argument (n, *shape).
+
+    Like torch.func.vjp, which imports torch's compiler first; that takes a second. Row i is the gradient of
+    rows[i] . function(copy i of the arguments), so one sum over all copies has all of them as its gradient.
+    """
+    with torch.no_grad():
+        value = function(*at)
+
+    def pull_back(rows: Tensor) -> tuple[Tensor, ...]:
+        points = [point.expand(len(rows), *point.shape).clone().requires_grad_() for point in at]
+        try:
+            with torch.enable_grad():
+                total = (torch.func.vmap(function)(*points) * rows).sum()
+        except Exception:  # an operator that torch cannot map over copies
+            _, back = torch.func.vjp(function, *at)  # type: ignore[misc]
+            return tuple(torch.func.vmap(back)(rows))
+        if not total.requires_grad:
+            return tuple(map(torch.zeros_like, points))
+        found = torch.autograd.grad(total, points, allow_unused=True)
+        return tuple(
+            torch.zeros_like(point) if part is None else part
+            for part, point in zip(found, points, strict=True)
+        )
+
+    return value, pull_back
 
 
 def make_matrix(

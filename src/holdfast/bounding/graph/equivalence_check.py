@@ -19,7 +19,6 @@ from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxe
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
-from holdfast.network.trace import as_plain_module
 from holdfast.process_state import without_tf32
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Region
@@ -64,7 +63,7 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     outputs = net(points)
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
     size = _size(outputs)
-    program = as_plain_module(source.program(points))
+    program = source.operators(points)
     with torch.no_grad(), without_tf32():  # The network itself is evaluated in full precision, too.
         rows = points if source is net else points[:0]
         for batch, answer in (

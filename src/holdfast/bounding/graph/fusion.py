@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.bounding.graph import equivalence_check
 from holdfast.bounding.graph.affine import Affine, exact_nodes
@@ -15,7 +15,7 @@ from holdfast.bounding.graph.exact_rewriting import simplify_exactly
 from holdfast.bounding.graph.graph import Graph, Node, build
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.adapter import Adapter, MappedOverBatch, RowByRow, single_input_model
+from holdfast.network.adapter import Adapter, FirstRow, MappedOverBatch, RowByRow, single_input_model
 from holdfast.network.recurrent import copy_module
 from holdfast.network.trace import BatchSizeBranch
 from holdfast.region import Region
@@ -47,13 +47,13 @@ def single_input_network(net: Network, x: Tensor) -> Network:
     if alone is None and not _only_alone(net, x):
         return net
     one = copy.copy(net)
-    one._programs, one._twins = {}, {}
+    one._programs, one._twins, one._recorded = {}, {}, {}
     if alone is None:
-        one.module = Adapter(_First(MappedOverBatch(copy_module(adapter))))
+        one.module = Adapter(FirstRow(MappedOverBatch(copy_module(adapter))))
     else:
         one.module = copy_module(adapter)
         inner: Any = one.module.model
-        one.module.model = _First(inner.model if isinstance(inner, RowByRow) else inner)
+        one.module.model = FirstRow(inner.model if isinstance(inner, RowByRow) else inner)
     _singles[net] = one
     return one
 
@@ -69,17 +69,6 @@ def _only_alone(net: Network, x: Tensor) -> bool:
     except UnsupportedLayer as error:
         return not isinstance(error, BatchSizeBranch)
     return False
-
-
-class _First(nn.Module):
-    """The first row of a batch by itself."""
-
-    def __init__(self, model: MappedOverBatch) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model.single(x[0]).unsqueeze(0)
 
 
 def fuse_affine(graph: Graph) -> Graph:

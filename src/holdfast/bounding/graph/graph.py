@@ -212,10 +212,11 @@ def unsupported_nodes(net: Network, x: Tensor) -> dict[str, str]:
 
 def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | None) -> tuple[Graph, Node]:
     """The graph and its output. An unsupported node raises, or is recorded in `refused` if that is given."""
-    program = net.program(x)
+    # Refused nodes are listed by their names in the program that torch.export traces.
+    program = net.operators(x) if refused is None else as_plain_module(net.program(x))
     names = {node.name: where(node) for node in program.graph.nodes}
     coarse = _rounds(program.graph, net.dtype, names)
-    module = convert_graph(as_plain_module(program), dtype=torch.float64, device=net.device)
+    module = convert_graph(program, dtype=torch.float64, device=net.device)
     graph = Graph(device=net.device)
     skipped = last_softmax(module.graph) if ranking else None
     known: dict[fx.Node, Any] = {}

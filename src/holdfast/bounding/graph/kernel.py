@@ -11,7 +11,7 @@ Assumption: float64, rounded to nearest; docs/rounding.md charges underflow.
 Reference: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition 2002, section 3.1.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,13 +57,11 @@ class Kernel:
             inside, (0, wide - inside.shape[-1], 0, high - inside.shape[-2])
         )  # Elements that no window reads have coefficient zero.
 
-    def is_derivative(
-        self, pulled: Callable[[Tensor], tuple[Tensor, ...]], row: Tensor, shape: Sequence[int]
-    ) -> bool:
-        """Whether `back_whole` of a row (1, channels, h, w) equals `pulled`, the derivative of the map, up to
-        rounding.
+    def is_derivative(self, pulled: Sequence[Tensor], row: Tensor, shape: Sequence[int]) -> bool:
+        """Whether `back_whole` of a row (1, channels, h, w) equals `pulled`, the row times the derivative of the
+        map, up to rounding.
         """
-        (wanted,) = pulled(row)
+        (wanted,) = pulled
         channels = row.shape[1], shape[1]
         if channels != (
             (channels[0], channels[0]) if self.weight.dim() == 3 else tuple(self.weight.shape[2:])

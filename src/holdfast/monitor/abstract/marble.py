@@ -22,9 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.svm import SVC
 from torch import Tensor
 
 from holdfast.errors import BadInput
@@ -81,6 +78,8 @@ class Marble:
 
     @classmethod
     def fit(cls, traces: Traces, settings: Refinement | None = None) -> "Marble":
+        from sklearn.decomposition import PCA
+
         settings = settings or Refinement()
         states = traces.states.numpy().astype(np.float64)
         pca = PCA(min(settings.omega, *states.shape), random_state=settings.seed).fit(states)
@@ -188,6 +187,9 @@ class Growth:
 
     def _border(self, chosen: Ints, generator: np.random.RandomState) -> Any:
         """Fit an SVC that separates the states of one pair; None if it puts all of them on one side."""
+        from sklearn.cluster import KMeans
+        from sklearn.svm import SVC
+
         if self.settings.split == "random":
             side = generator.randint(0, 2, len(chosen))
         else:

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from torch import Tensor
 
 from holdfast.monitor.abstract.marble import Marble, Refinement, RefinementNode
@@ -136,6 +135,8 @@ class MarbleScores:
 
     def _decision(self, node: int, points: Floats) -> Floats:
         """(n, omega) -> (n,): the decision function of a node's SVC."""
+        from scipy.spatial.distance import cdist
+
         own = slice(int(self.first[node]), int(self.first[node + 1]))
         vectors, dual, gamma = self.vectors[own].numpy(), self.dual[own].numpy(), float(self.gamma[node])
         rows = max(1, KERNEL_VALUES // max(1, len(vectors)))

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from holdfast.errors import BadInput
 
@@ -125,6 +124,8 @@ def build_mdp(
 
     mutants: the successor state of each mutant, the transition that it is a mutant of, and its probability.
     """
+    from scipy.sparse import csr_matrix
+
     keys, pair, count = np.unique(inputs * states + before, return_inverse=True, return_counts=True)
     ones = np.ones(len(pair))
     emitted = csr_matrix((ones, (pair, labels)), shape=(len(keys), gamma.shape[1])).toarray()
@@ -145,6 +146,8 @@ def build_mdp(
 
 def _rates(pair: Ints, after: Ints, weight: Floats, share: Floats, states: int) -> Any:
     """Csr (pairs, states): summed weights from each pair to each state, divided by the pair's count."""
+    from scipy.sparse import csr_matrix
+
     table = csr_matrix((weight * share[pair], (pair, after)), shape=(len(share), states))
     table.sum_duplicates()
     return table

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
 
 from holdfast.errors import BadInput
 
@@ -120,6 +119,8 @@ def grow(rows: TransitionRows, labels: int, inputs: int, settings: Growing) -> G
 
 class _Growth:
     def __init__(self, rows: TransitionRows, inputs: int, settings: Growing) -> None:
+        from sklearn.decomposition import PCA
+
         self.rows, self.inputs, self.settings, self.tree = (
             rows,
             inputs,

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from holdfast.errors import BadInput
@@ -19,6 +18,8 @@ from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutat
 
 def interval(hits: Tensor | int, count: int, confidence: float) -> tuple[Tensor, Tensor]:
     """Return the Clopper-Pearson interval: it contains the true probability with at least this confidence."""
+    from scipy.special import betaincinv
+
     k, outside = np.asarray(hits, dtype=np.float64), (1 - confidence) / 2
     low = np.where(k > 0, betaincinv(np.maximum(k, 1), count - k + 1, outside), 0.0)
     high = np.where(k < count, betaincinv(k + 1, np.maximum(count - k, 1), 1 - outside), 1.0)

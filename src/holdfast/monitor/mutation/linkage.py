@@ -1,14 +1,14 @@
 """Groups of similar words by complete linkage: any two words of a group are similar."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from scipy.sparse import coo_array
 
 ROWS_PER_BLOCK = 2048  # Rows of the cosine matrix that are computed at once; limits memory (chosen by hand).
 # A distance above any cosine distance (at most 2), for pairs that must never be merged.
@@ -24,6 +24,8 @@ def complete_linkage(
     pairs. So each component is linked separately, with the same result as for all n words at once but without
     the n x n matrix.
     """
+    from scipy.sparse.csgraph import connected_components
+
     unit = torch.nn.functional.normalize(vectors.detach().float().cpu(), dim=1)
     forbidden = {pair for a, b in apart for pair in ((a, b), (b, a))}
     _, component = connected_components(_alike(unit, cosine), directed=False)
@@ -35,8 +37,10 @@ def complete_linkage(
     return found
 
 
-def _alike(unit: Tensor, cosine: float) -> coo_array:
+def _alike(unit: Tensor, cosine: float) -> "coo_array":
     """Return the graph of pairs with at least this cosine."""
+    from scipy.sparse import coo_array
+
     rows, columns = [], []
     for begin in range(0, len(unit), ROWS_PER_BLOCK):
         i, j = (unit[begin : begin + ROWS_PER_BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
@@ -50,6 +54,8 @@ def _link_members(
     members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]
 ) -> list[list[int]]:
     """Complete linkage within one component, cut at the threshold."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+
     distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
     place = {int(word): at for at, word in enumerate(members)}
     for a, b in forbidden:
