@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,65 @@ def test_sentences_with_all_words_free() -> None:
     assert torch.equal(kept.module.table.weight, module.table.weight)  # type: ignore[union-attr, arg-type]
 
 
+class WordClassifier(nn.Module):
+    """A GRU that reads five words; class 1 if it has learned to see word 1 anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer, self.head = (
+            nn.Embedding(8, 3),
+            nn.GRU(3, 6, batch_first=True),
+            nn.Linear(6, 2),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layer(self.table(tokens))[0][:, -1])
+        return logits
+
+
+def texts_with_a_word(count: int) -> tuple[list[Tensor], Tensor]:
+    """Texts of three to five words; those of class 1 hold word 1 three times, the others never."""
+    draw = random.Random(0)
+    y = torch.arange(count) % 2
+    texts = []
+    for label in y.tolist():
+        text = [draw.randrange(2, 8) for _ in range(draw.randrange(3, 6))]
+        if label:
+            for place in draw.sample(range(len(text)), 2):
+                text[place] = 1
+        texts.append(torch.tensor(text))
+    return texts, y
+
+
+def test_training_on_edited_copies_raises_the_exact_count_of_texts_that_survive_an_edit() -> None:
+    torch.manual_seed(0)
+    net = hf.Network.from_torch(WordClassifier().eval(), tokens=True)
+    x, y = texts_with_a_word(90)
+    recipe = Recipe("edits", epochs=8, batch=16, rate=0.05, attack=4)
+    edits = hf.Edits(delete=1, insert=1, swap=1, total=1, insertions=[2, 3])
+    found = hf.harden(net, x, y, edits=edits, recipe=recipe, validation=0.25, measured=20)
+    assert found.better, found.verdict
+    assert found.after.proved.count >= 15
+    # What is called proved is proved by asking every edited text of the module that the user gets.
+    texts, labels = texts_with_a_word(40)
+    brackets = hf.radius(found.network, texts, labels, edits=edits)
+    for text, label, bracket in zip(texts, labels, brackets, strict=True):
+        if bracket.lower.value >= 1:
+            rules = edits.rules(found.network)
+            for edited, _ in rules.options(tuple(text.tolist())).texts(1):
+                assert int(found.module(torch.tensor([edited])).argmax()) == int(label)
+
+
+def test_drawn_texts_are_edited_texts() -> None:
+    net = hf.Network.from_torch(WordClassifier().eval(), tokens=True)
+    rules = hf.Edits(delete=1, insert=2, swap=1, duplicate=1, total=3, insertions=[2, 3]).rules(net)
+    options, draw = rules.options((4, 5, 6, 1)), random.Random(0)
+    drawn = {options.draw(3, draw) for _ in range(200)}
+    assert len(drawn) > 50
+    assert drawn <= {text for count in range(4) for text, _ in options.texts(count)}
+    assert rules.options((4,)).draw(1, draw) != ()
+
+
 def test_a_loader_is_taken_and_layers_can_be_frozen(net: hf.Network) -> None:
     x, y = blobs()
     loader = DataLoader(TensorDataset(x, y), batch_size=32)
@@ -253,6 +313,8 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
     "unknown layer": (lambda n: asked(n, freeze=("nowhere",)), "freeze 'nowhere'"),
     "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no trainable weights"),
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
+    "radius and edits": (lambda n: asked(n, edits=hf.Edits(delete=1)), "with edits there is no radius"),
+    "no edits": (lambda n: asked(n, recipe="edits"), "trains on edited texts: give edits"),
     "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
     "black box": (
         lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])),
@@ -297,6 +359,7 @@ def test_auto_takes_smaller_steps_over_many_frames_and_lets_them_move_one_by_one
     assert many.horizon
     assert not few.horizon
     assert select_recipe("auto", recurrent=False, boxed=True, frames=14).name == "mixed"
+    assert select_recipe("auto", recurrent=True, boxed=True, frames=14, edited=True).name == "edits"
 
 
 def standing(*outcomes: Outcome) -> RobustnessResult:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from holdfast import time_limit
 from holdfast.api.argument_names import explain_arguments
 from holdfast.api.arguments import (
     DomainOption,
@@ -29,12 +30,15 @@ from holdfast.api.arguments import (
     show,
     substitute_ids,
 )
+from holdfast.api.edits import Edits
 from holdfast.api.methods import default_methods
 from holdfast.api.perturbation import FramesOption, NormOption, Perturbation, SharesOption
 from holdfast.api.progress import check_progress, epoch_display
 from holdfast.api.radius import Inputs, LabelsOption, as_rows, radius_problems
+from holdfast.edits import EnumerateEdits
 from holdfast.errors import BadInput
-from holdfast.hardening.evaluation import Outcome, RobustnessResult
+from holdfast.hardening.evaluation import Outcome, RobustnessResult, certified_share
+from holdfast.hardening.examples import Examples
 from holdfast.hardening.folder import Folder
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
@@ -54,12 +58,13 @@ from holdfast.network.fingerprint import of_tensors
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.base import OneOutput
-from holdfast.region import Words
+from holdfast.region import EditedTexts, Words
 from holdfast.region.words import Substitutes
-from holdfast.result import DONE, Record
+from holdfast.result import DONE, Record, Share
 from holdfast.solver import Stop, solve
 
 LEAST = 10  # Least number of inputs for training, and for validation.
+LEAST_SECONDS = 0.01  # A budget that is used up becomes this many seconds: it must be positive.
 MEASURED = 100  # Held-out inputs that are measured before and after training.
 BEFORE, TRAINED = (
     0.12,
@@ -94,6 +99,7 @@ def harden(
     frames: FramesOption = None,
     shares: SharesOption = None,
     substitutes: SubstitutesOption = None,
+    edits: Edits | None = None,
     lengths: Sequence[int] | None = None,
     recipe: str | Recipe = "auto",
     begin: Begin = "given",
@@ -117,7 +123,7 @@ def harden(
         x: the inputs, as for `hf.radius`; or, without y, an iterable of batches (x, y), such as a DataLoader.
         y: the class of each input, as a number or by its name.
         radius: the perturbation radius to train for, in the units of the domain. With substitutes none: every
-            word may become any of its set, all at once.
+            word may become any of its set, all at once. With edits none: their budgets.
         norm: 1, 2, math.inf (or "inf") or any p >= 1. Training bounds the box around the region. In the
             maximum norm and for words the box is the region itself; for another norm it is larger, and small
             boxes inside of it are bounded.
@@ -125,8 +131,9 @@ def harden(
         frames: which frames are perturbed, as for `hf.radius`.
         shares: by how much of the radius each frame or feature moves, as for `hf.radius`.
         substitutes: what words may become, as for `hf.radius`.
+        edits: hf.Edits(...), as for `hf.radius`: train on the worst of several edited copies of each text.
         lengths: the lengths of padded inputs.
-        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a
+        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", "edits", or a
             holdfast.hardening.Recipe. "auto" picks one, and the result says which.
         begin: "given": start from the weights as they are. "afresh": from new ones.
         freeze: names of layers whose weights are not trained; "embedding": the word vectors.
@@ -169,10 +176,10 @@ def harden(
             "validation", validation, help="It is the share held back, as in 0.15, or (inputs, labels)."
         )
     moves, limit = (
-        Perturbation(norm=check_norm(norm), frames=frames, shares=shares),
+        Perturbation(norm=check_norm(norm), frames=frames, shares=shares, edits=edits),
         check_stop(stop, seconds),
     )
-    reach = _radius(radius, substitutes)
+    reach = _radius(radius, substitutes, edits)
     network = as_network(net, domain=domain, x=x)
     if y is not None:
         x = check_inputs(network, x)
@@ -232,7 +239,11 @@ def _harden(
     recurrent = is_recurrent(net.module)
     boxed = all(p.region.embedded or p.region.boxed for p in problems)
     how = select_recipe(
-        recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems)
+        recipe,
+        recurrent=recurrent,
+        boxed=boxed,
+        frames=max(p.region.shape[0] for p in problems),
+        edited=asked.edits is not None,
     )
     if not isinstance(recipe, Recipe):
         how = replace(how, begin=plan.begin)
@@ -254,6 +265,7 @@ def _harden(
         progress=progress,
         keep=None if kept is None else kept.keep,
         known=None if kept is None else kept.load_progress(),
+        certify=certified_share if asked.edits is None else _share_of_counted_edits,
     )
     live.load(found.state)
     made = hardened_network(net, live)
@@ -365,7 +377,15 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
     return torch.stack(inputs) if same else inputs, torch.cat(labels)
 
 
-def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
+def _radius(radius: float | None, substitutes: SubstitutesOption, edits: Edits | None) -> float:
+    """The radius to train for; with edits their largest number in all."""
+    if edits is not None:
+        if radius is not None:
+            raise BadInput(
+                "with edits there is no radius: hf.Edits(..., total=2) says how many edits to train for. Leave "
+                "radius out."
+            )
+        return float(edits.total or sum(edits.budgets))
     if substitutes is not None:
         if radius is not None:
             raise BadInput(
@@ -475,11 +495,31 @@ class _Time:
 def _with_network(problem: Problem, net: Network) -> Problem:
     """Return the same problem for the hardened network."""
     region = problem.region
+    if isinstance(region, EditedTexts):
+        assert net.vectors is not None
+        return replace(problem, network=net, region=region.with_vectors(net.vectors))
     if isinstance(region, Words):
         assert net.vectors is not None
         places = region.choices.tolist()
         return replace(problem, network=net, region=Words.around(region.tokens, places, net.vectors, 0))
     return replace(problem, network=net)
+
+
+def _share_of_counted_edits(net: Network, parts: Sequence[Examples], limit: int) -> Share:
+    """The share of the first texts, about `limit`, that keep their class under all edits by exact enumeration."""
+    count = sum(map(len, parts))
+    problems = []
+    for part in parts:
+        rows = torch.arange(
+            min(len(part), max(1, round(limit * len(part) / count))), device=part.label.device
+        )
+        problems.append(replace(part.evaluation_problem(net, rows), goal="radius"))
+    left = time_limit.deadline() - time.monotonic()
+    stop = Stop(seconds=max(left, LEAST_SECONDS) if math.isfinite(left) else None)
+    records = solve(problems, [EnumerateEdits()], stop)
+    outcomes = [_outcome(record, counted=True) for record in records]
+    measured = len(outcomes) - outcomes.count("not measured")
+    return Share(outcomes.count("proved"), measured, len(outcomes))
 
 
 def _standing(
@@ -502,6 +542,7 @@ def _standing(
         right, total = right + int((score > 0).sum()), total + len(one)
     words = any(problem.region.embedded for problem in asked)
     net, goal, what = asked[0].network, asked[0].goal, "words" if words else "norms"
+    what = "edits" if any(isinstance(problem.region, EditedTexts) for problem in asked) else what
     searches = [method.name for method in default_methods(net, goal, "search", what=what)]  # type: ignore[arg-type]
     methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]
     methods.sort(
@@ -514,14 +555,12 @@ def _standing(
     return RobustnessResult(right / total, tuple(outcomes), commonest / total)
 
 
-def _outcome(record: Record, words: bool) -> Outcome:
-    """Classify a record: for words by the radius in replaced words (infinite: robust), else by the worst
-    score.
-    """
+def _outcome(record: Record, counted: bool) -> Outcome:
+    """Classify a record: for words and edits by their number (infinite: robust), else by the worst score."""
     lower, upper = record.bracket.lower, record.bracket.upper
-    if (math.isinf(lower.value) and lower.value > 0) if words else lower.value > 0:
+    if (math.isinf(lower.value) and lower.value > 0) if counted else lower.value > 0:
         return "proved"
-    if math.isfinite(upper.value) if words else upper.value <= 0:
+    if math.isfinite(upper.value) if counted else upper.value <= 0:
         return "broken"
     if record.status in DONE:
         return "neither"
@@ -545,5 +584,5 @@ def _describe_request(
         "radius": radius,
         "recipe": asdict(recipe),
         "seed": seed,
-        "region": of_value([str(asked.norm), str(asked.frames), str(asked.shares)]),
+        "region": of_value([str(asked.norm), str(asked.frames), str(asked.shares), str(asked.edits)]),
     }

@@ -1,16 +1,21 @@
 """Training inputs of one shape with their regions, as boxes and as problems."""
 
+import math
+import random
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
-from holdfast.region import Words
+from holdfast.region import EditedTexts, Words
+from holdfast.region.edits import Text
 
 Box = tuple[Tensor, Tensor]  # lower, upper
 
@@ -92,7 +97,57 @@ class SentenceExamples(Examples):
         return replace(taken, network=net, region=whole.at(whole.limit().clamp_min(1) * share))
 
 
+@dataclass(frozen=True, eq=False)
+class EditedExamples(Examples):
+    """Texts of one length and the texts that edits make of them; the word vectors are trained, too.
+
+    A share of the radius is the share of the edits that are allowed in all, at least one.
+    """
+
+    vectors: Tensor  # (words, dim), current values
+
+    region: EditedTexts  # the region of the problem
+
+    def points(self, rows: Tensor) -> Tensor:
+        return self.vectors[self._read([self.region.options(row).text for row in rows.tolist()])]
+
+    def _read(self, texts: Sequence[Text]) -> Tensor:
+        read = [self.region.rules.read(text) for text in texts]
+        return torch.tensor(read, device=self.vectors.device)
+
+    def box(self, rows: Tensor, share: float) -> Box:
+        raise BadInput("edited texts differ in length, so no box encloses them: use the recipe 'edits'.")
+
+    def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
+        taken = self.problem.take(rows)
+        region = batch.take(self.region, rows).with_vectors(self.vectors.detach())
+        return replace(taken, network=net, region=region.at(region.limit().mul(share).ceil()))
+
+    def copies(self, rows: Tensor, share: float, count: int, generator: random.Random) -> list[list[Text]]:
+        """Draw `count` edited copies of each text."""
+        found = []
+        for row in rows.tolist():
+            options = self.region.options(row)
+            edits = max(1, math.ceil(share * options.most))
+            found.append([options.draw(edits, generator) for _ in range(count)])
+        return found
+
+    def by_length(self, texts: Sequence[Text]) -> list[tuple[Tensor, Tensor]]:
+        """Group texts by the length that the network reads: their places, and their points."""
+        places: dict[int, list[int]] = {}
+        for place, text in enumerate(texts):
+            places.setdefault(len(self.region.rules.read(text)), []).append(place)
+        device = self.vectors.device
+        return [
+            (torch.tensor(some, device=device), self.vectors[self._read([texts[place] for place in some])])
+            for some in places.values()
+        ]
+
+
 def examples_of(problem: Problem, radius: float, vectors: Tensor | None) -> Examples:
+    if isinstance(problem.region, EditedTexts):
+        assert vectors is not None
+        return EditedExamples(problem, radius, vectors, problem.region)
     if isinstance(problem.region, Words):
         assert vectors is not None
         return SentenceExamples(problem, radius, vectors, problem.region)

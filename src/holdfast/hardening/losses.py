@@ -8,6 +8,7 @@ Assumption: m_k is a lower bound up to rounding; a loss is never reported as a c
 References: Gowal et al. 2018 (IBP); Mueller et al. 2023 (SABR).
 """
 
+import random
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from holdfast.attacks.descent import descend
 from holdfast.hardening.backward import TapedWalk
-from holdfast.hardening.examples import Box, Examples
+from holdfast.hardening.examples import Box, EditedExamples, Examples
 from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
@@ -101,6 +102,9 @@ def _loss(recipe: Recipe, network: BoundedNetwork, batch: TrainingBatch) -> Tens
     label, x = part.label[rows], part.points(rows)
     if recipe.name == "standard" or grown == 0:
         return cross_entropy(net.module(x), label)
+    if recipe.name == "edits":
+        assert isinstance(part, EditedExamples)
+        return _loss_of_worst_copies(net, part, batch, recipe.attack)
     worst = _attack(recipe, net, part, rows, grown, batch.seed) if recipe.attacked else None
     if recipe.name == "pgd":
         assert worst is not None
@@ -140,6 +144,24 @@ def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: f
     with frozen(net.module):
         points, _ = descend(problem, problem.region.sample(1, chance), recipe.attack)
     return points[0].to(net.dtype)
+
+
+def _loss_of_worst_copies(net: Network, part: EditedExamples, batch: TrainingBatch, count: int) -> Tensor:
+    """Return the mean cross-entropy of the worst of `count` edited copies of each text."""
+    copies = part.copies(batch.rows, batch.grown, count, random.Random(batch.seed))
+    label = part.label[batch.rows]
+    every = [text for texts in copies for text in texts]
+    with torch.no_grad():
+        losses = label.new_zeros(len(every), dtype=net.dtype)
+        for places, points in part.by_length(every):
+            losses[places] = cross_entropy(net.module(points), label[places // count], reduction="none")
+    worst = losses.reshape(-1, count).argmax(1).tolist()
+    chosen = [texts[k] for texts, k in zip(copies, worst, strict=True)]
+    parts = [
+        cross_entropy(net.module(points), label[places], reduction="sum")
+        for places, points in part.by_length(chosen)
+    ]
+    return torch.stack(parts).sum() / len(chosen)
 
 
 def _small(box: Box, around: Tensor, share: float) -> Box:

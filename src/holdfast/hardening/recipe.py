@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from holdfast.errors import BadInput
 
-Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp"]
+Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", "edits"]
 Begin = Literal["given", "afresh"]
 KNOWN = ("auto", *get_args(Name))
 MEANS = {
@@ -21,6 +21,7 @@ MEANS = {
         "CROWN bounds over interval bounds of the whole region, fading into interval bounds as the radius "
         "grows (CROWN-IBP)"
     ),
+    "edits": "cross-entropy at the worst of several edited copies of each text (needs edits): no bounds",
 }
 DEFAULT_SHARES = {
     "small boxes": 0.4
@@ -44,7 +45,7 @@ class Recipe:
             examples ("small boxes"). The engine's proofs are tighter than intervals, so training on a smaller
             box often suffices. Values above 1 train for more than the radius, at a cost in accuracy. None:
             the default of the loss.
-        attack: PGD steps for each batch.
+        attack: PGD steps for each batch; "edits": edited copies of each text.
         warm: the radius, and the weight of the bounds, grow from zero to full between these two shares of
             training.
         horizon: for recurrent networks: until the full radius is reached, only the last frames are perturbed,
@@ -135,7 +136,9 @@ class Recipe:
 MOST_FRAMES_AT_ONCE = 10
 
 
-def select_recipe(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
+def select_recipe(
+    recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int, edited: bool = False
+) -> Recipe:
     """Return the recipe with this name. "auto" is a heuristic.
 
     For recurrent networks it takes what certified best on the digits' validation images; for others the
@@ -145,11 +148,23 @@ def select_recipe(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frame
         recurrent: the network has recurrent layers.
         boxed: the region is a box (maximum norm, words).
         frames: length of the longest input.
+        edited: the region is that of edited texts, which no box encloses.
     """
+    if not isinstance(recipe, Recipe) and recipe != "auto":
+        recipe = Recipe(name=recipe)  # type: ignore[arg-type]
     if isinstance(recipe, Recipe):
+        if edited and recipe.name not in ("standard", "edits"):
+            raise BadInput(
+                f"recipe {recipe.name!r} needs a region of vectors, and edited texts differ in length: with edits "
+                "use 'auto', 'edits' or 'standard'."
+            )
+        if not edited and recipe.name == "edits":
+            raise BadInput(
+                "recipe 'edits' trains on edited texts: give edits=hf.Edits(...), or another recipe."
+            )
         return recipe
-    if recipe != "auto":
-        return Recipe(name=recipe)  # type: ignore[arg-type]
+    if edited:
+        return Recipe(name="edits", rate=2e-3)
     if not boxed:
         return Recipe(name="small boxes")
     if not recurrent:

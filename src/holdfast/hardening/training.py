@@ -176,6 +176,10 @@ class HardeningSettings:
     seed: int = 0
 
 
+# The share of some inputs that are certified at the full radius: network, examples, about how many inputs.
+Certify = Callable[[Network, Sequence[Examples], int], Share]
+
+
 def train(
     live: TrainedModule,
     problems: Sequence[Problem],
@@ -185,16 +189,18 @@ def train(
     progress: Callable[[Epoch], None] | None = None,
     keep: Callable[[TrainingProgress], None] | None = None,
     known: TrainingProgress | None = None,
+    certify: Certify = certified_share,
 ) -> TrainingOutcome:
     """Train. After Ctrl-C or a loss that is not finite the best weights so far are returned.
 
     Args:
         keep: called after every epoch with the state to resume from.
         known: such a state of an earlier run.
+        certify: what the checkpoint is chosen by, next to accuracy.
     """
     if settings.recipe.epochs is None and settings.seconds is None:
         raise BadInput("set when training ends: by epochs of the recipe, or by seconds.")
-    return _Loop(live, problems, validation, settings, progress, keep, known).run()
+    return _Loop(live, problems, validation, settings, progress, keep, known, certify).run()
 
 
 class _Loop:
@@ -207,10 +213,11 @@ class _Loop:
         progress: Callable[[Epoch], None] | None,
         keep: Callable[[TrainingProgress], None] | None,
         known: TrainingProgress | None,
+        certify: Certify,
     ) -> None:
         recipe, radius = settings.recipe, settings.radius
         self.live, self.recipe, self.seed = live, recipe, settings.seed
-        self.tell, self.keep = progress, keep
+        self.tell, self.keep, self.certify = progress, keep, certify
         self.parts, self.held = parts_of(live, problems, radius), parts_of(live, validation, radius)
         self.seconds = settings.seconds
         self.generator = torch.Generator().manual_seed(settings.seed)
@@ -305,7 +312,7 @@ class _Loop:
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
             with time_limit.within(until):
-                found = certified_share(self.live.freeze(), self.held, EVALUATED_INPUTS)
+                found = self.certify(self.live.freeze(), self.held, EVALUATED_INPUTS)
             self.looking += time.monotonic() - began
             if found.measured and found.value + right >= now.score:
                 now.score, now.best = found.value + right, self.live.state()

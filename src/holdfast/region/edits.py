@@ -22,6 +22,7 @@ words at the beginning and at the end.
 """
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -39,6 +40,7 @@ KINDS = ("substitute", "insert", "delete", "swap", "duplicate")
 SUBSTITUTE, INSERT, DELETE, SWAP, DUPLICATE = range(len(KINDS))
 CONSUMED = (1, 0, 1, 2, 1)  # Words of the original that one edit of each kind replaces ...
 EMITTED = (1, 1, 0, 2, 2)  # ... and the words that it puts in their place.
+DRAWS_OF_AN_EDIT = 8  # Random draws for each edit of a drawn text, of which some do not fit (chosen by hand).
 NO_WORD = -1  # Fills the end of a row of token ids, since edited texts differ in length.
 
 Text = tuple[int, ...]  # token ids
@@ -220,16 +222,41 @@ class TextEdits:
 
     def extensions(self, edits: tuple[Edit, ...]) -> Iterator[tuple[Edit, ...]]:
         """Yield these edits with one more that does not overlap with them, within the budgets."""
-        taken = {place for edit in edits for place in range(edit.place, edit.place + CONSUMED[edit.kind])}
-        used = count_kinds(edits)
         for edit in itertools.chain.from_iterable(self.at):
-            own = range(edit.place, edit.place + CONSUMED[edit.kind])
-            # Nothing is inserted between the two words of a swap.
-            inside = edit.kind == INSERT and any(e.kind == SWAP and e.place + 1 == edit.place for e in edits)
-            splits = edit.kind == SWAP and any(e.kind == INSERT and e.place == edit.place + 1 for e in edits)
-            allowed = self.rules.allows(add_edit(used, edit.kind))
-            if allowed and not inside and not splits and taken.isdisjoint(own):
+            if self._fits(edit, edits):
                 yield (*edits, edit)
+
+    def _fits(self, edit: Edit, edits: tuple[Edit, ...]) -> bool:
+        """Return whether one more edit overlaps with none of these and is within the budgets."""
+        taken = {place for one in edits for place in range(one.place, one.place + CONSUMED[one.kind])}
+        own = range(edit.place, edit.place + CONSUMED[edit.kind])
+        # Nothing is inserted between the two words of a swap.
+        inside = edit.kind == INSERT and any(e.kind == SWAP and e.place + 1 == edit.place for e in edits)
+        splits = edit.kind == SWAP and any(e.kind == INSERT and e.place == edit.place + 1 for e in edits)
+        allowed = self.rules.allows(add_edit(count_kinds(edits), edit.kind))
+        return allowed and not inside and not splits and taken.isdisjoint(own)
+
+    @cached_property
+    def _of_kind(self) -> list[list[Edit]]:
+        """The edits of each kind that the text admits, without empty lists."""
+        found: dict[int, list[Edit]] = {}
+        for edit in itertools.chain.from_iterable(self.at):
+            found.setdefault(edit.kind, []).append(edit)
+        return list(found.values())
+
+    def draw(self, count: int, generator: random.Random) -> Text:
+        """Draw an edited text: a random kind and a random edit of it, `count` times; fewer where draws do not fit.
+
+        The text itself if no edit fits, or if nothing would be left of it.
+        """
+        edits: tuple[Edit, ...] = ()
+        for _ in range(DRAWS_OF_AN_EDIT * count if self._of_kind else 0):
+            if len(edits) == count:
+                break
+            edit = generator.choice(generator.choice(self._of_kind))
+            if self._fits(edit, edits):
+                edits = (*edits, edit)
+        return self.apply(edits) or self.text
 
     def fewest(self, target: Text) -> tuple[Edit, ...] | None:
         """Return the fewest edits that make the target within the budgets; None if there are none."""
