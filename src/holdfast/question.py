@@ -13,7 +13,7 @@ from holdfast.question_words import plain as plain
 from holdfast.request import Request as Request
 
 # Options that older versions did not know: runs without them keep their fingerprints.
-NOT_IN_OLD_RUNS = ("edits", "quantiles")
+NOT_IN_OLD_RUNS = ("edits", "quantiles", "channels")
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,25 @@ def _columns(stored: Json, _: "Question") -> str:
     return f"as rows of a table ({'; '.join(parts)})"
 
 
+def _channels(stored: Json, _: "Question") -> str:
+    """Describe the features of windows: how far each moves at radius 1, and which do not."""
+    each = stored.get("each") if isinstance(stored, Mapping) else None
+    if not isinstance(each, Mapping) or not all(isinstance(told, Mapping) for told in each.values()):
+        return f"with the channels {value_text(stored)}"
+    parts = [f"{value_text(name)} {_scale_of(told)}" for name, told in each.items()]
+    more = f", and {len(parts) - FEW_SCALES} more" if len(parts) > FEW_SCALES else ""
+    return f"each feature by the radius times its scale ({', '.join(parts[:FEW_SCALES])}{more}; {digest(stored)})"
+
+
+def _scale_of(told: Mapping[str, Json]) -> str:
+    """Return '0.2 m/s', or 'stays'."""
+    if told.get("frozen"):
+        return "stays"
+    unit, limits = told.get("unit"), [told.get(name, "any") for name in ("low", "high")]
+    inside = "" if limits == ["any", "any"] else f" inside {value_text(limits)}"
+    return f"{value_text(told.get('scale', 1.0))}{f' {value_text(unit)}' if unit else ''}{inside}"
+
+
 # How a monitor changes an element, by the kind of its mutation; see `holdfast.monitor.mutation`.
 MUTATIONS = {
     "groups": "by its substitutes",
@@ -517,6 +536,8 @@ class Request:
     )
     # the type of each column, in order
     columns: Json = _option("what the columns of a table are", _columns)  # noqa: RUF009  a field
+    # the name, unit, scale and limits of each feature of a window, in order
+    channels: Json = _option("what the features of windows are", _channels)  # noqa: RUF009  a field
 
     @staticmethod
     def of_command(name: str, typed: object, **read: Json) -> "Request":

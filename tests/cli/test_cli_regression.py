@@ -163,3 +163,79 @@ def test_features_of_windows_have_names_on_the_page_and_in_claims(ask: Ask, fore
     refused = ask("radius", "-m", "five_frames:two", "-d", "wrong.npz", "--within", "0.5", *HERE)
     assert refused.code == 2
     assert "x has 10 numbers in an input, columns has 3" in refused.err
+
+
+SCALERS = """
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+def numbers():
+    return torch.arange(40.0).reshape(20, 2).numpy()
+
+def inputs():
+    return StandardScaler().fit(numbers())
+
+targets = MinMaxScaler().fit(numbers())
+"""
+CHANNELS = '{"load": {"unit": "MW", "scale": 2}, "heat": {"unit": "K", "scale": 0.5, "low": -5, "high": 5}}'
+
+
+def test_scalers_quantiles_and_channels_are_options(ask: Ask, forecasts: None) -> None:
+    Path("scaled.py").write_text(CODE + SCALERS)
+    Path("channels.json").write_text(CHANNELS)
+    model = ("radius", "-m", "scaled:two", "-d", "x.npz")
+    scaled = (*model, "--input-scaler", "scaled:inputs", "--output-scaler", "scaled:targets")
+    frames = ("--frames", "all", "--shares", "0,0.5,1", "--columns", "channels.json")
+    said = ask(*scaled, "--within", "5", *frames, *HERE)
+    assert said.code == 0, said.err
+    assert " MW in load and " in said.out
+    assert ask("resume", "run", "--executor", "here").code != 0  # the folder names code
+    assert ask("resume", "run", "--trust", "--executor", "here").code == 0
+    assert ask("report", "run").code == 0
+    page = Path("run/report.html").read_text()
+    for words in (
+        "scaled by scaled:inputs",
+        "the inverse of scaled:targets",
+        "heat (K)",
+        "frame k by its share",
+    ):
+        assert words in page, words
+    median = ("--within", "10%", "--quantiles", "0.1,0.5", "--outputs", "median")
+    said = ask(*model, "--output-mean", "1,2", "--output-std", "3", *median, *HERE[:2], "--out", "other")
+    assert said.code == 0, said.err
+    assert "the median of the quantiles 0.1,0.5" in said.out
+    assert "10" in ask("show", "other", "--input", "0").out
+    said = ask("worst", "-m", "scaled:two", "-d", "x.npz", "--within", "5", "--radius", "0.5", "--columns", "channels.json", *HERE[:2], "--out", "third")  # fmt: skip
+    assert said.code == 0, said.err
+    assert "at most 1 MW in load and 0.25 K in heat" in said.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--input-scaler", "scaler.pkl"), "joblib.load('scaler.pkl')"),
+        (("--output-scaler", "scaled:nothing"), "has no 'nothing'"),
+        (("--output-scaler", "scaled:two"), "Sequential is no scaler"),
+        (("--output-scaler", "scaled:targets", "--output-std", "2"), "give one of them"),
+        (("--output-std", "0"), "must be positive"),
+        (("--output-std", "1,2,3"), "3 numbers, and the model answers with 2"),
+        (("--output-mean", "five"), "expected a number"),
+        (("--outputs", "median"), "--quantiles 0.1,0.5,0.9"),
+        (("--quantiles", "10,50"), "between 0 and 1"),
+        (("--quantiles", "0.1,0.5,0.9"), "no multiple"),
+        (("--columns", "step.json"), "numbers without steps"),
+        (("--columns", "one.json"), "1 channels"),
+        (("--columns", "units.json"), "'units'"),
+        (("--columns", "channels.json", "--norm", "2"), "maximum norm"),
+    ],
+)
+def test_scalers_quantiles_and_channels_that_do_not_fit_are_refused_in_words(
+    ask: Ask, forecasts: None, options: tuple[str, ...], words: str
+) -> None:
+    Path("scaled.py").write_text(CODE + SCALERS)
+    Path("channels.json").write_text(CHANNELS)
+    Path("step.json").write_text('{"a": {"step": 1}, "b": {}}')
+    Path("one.json").write_text('{"a": {}}')
+    Path("units.json").write_text('{"a": {"units": "K"}, "b": {}}')
+    said = ask("radius", "-m", "scaled:two", "-d", "x.npz", "--within", "5", *options, *HERE)
+    assert said.code != 0
+    assert words in " ".join(said.err.split())

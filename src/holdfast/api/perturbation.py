@@ -27,6 +27,7 @@ from holdfast.region import (
     Sparse,
     Words,
 )
+from holdfast.region.columns import Columns
 from holdfast.region.features import feature_shares
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
@@ -188,16 +189,69 @@ class Perturbation:
         exact = stacked.is_floating_point() and self.norm != 0
         centre = net.exactly(stacked) if exact else _as_network_input(net, stacked)
         zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
+        if net.columns is not None and not net.columns.plain and centre.dim() > 2:
+            raise BadInput(
+                f"the columns describe rows of a table, and inputs have shape {tuple(centre.shape[1:])}. The features of "
+                "windows (frames, features) are described by hf.Columns.of_channels."
+            )
         if self._is_of_table(net):
             assert net.columns is not None
             if self.norm == 0:
                 return ChangedColumns(centre, zero, net.columns, net.domain)
             return Rows(centre, zero, net.columns, net.domain, norm=self.norm)
+        if net.channels is not None:
+            return self._of_channels(net, net.channels, centre, zero, mask)
         if self.norm == 0:
             return self._sparse(net, centre, members, count)
         if mask is not None:
             return Frames(centre, zero, self.norm, net.domain, mask=mask)
         return self._moving(net, centre, zero)
+
+    def _of_channels(
+        self, net: Network, channels: Columns, centre: Tensor, size: Tensor, mask: Tensor | None
+    ) -> Family:
+        """Return the family in which feature k of every frame moves by the radius times its scale.
+
+        mask: (batch, frames), the share of the radius by which each frame moves.
+        """
+        if centre.dim() < 3 or centre.shape[-1] != len(channels.features):
+            raise BadInput(
+                f"there are {len(channels.features)} channels ({', '.join(channels.features[:6])}), and inputs have shape "
+                f"{tuple(centre.shape[1:])}: windows of (frames, features) have one for each feature."
+            )
+        if self.norm == 0:
+            raise BadInput(
+                "norm 0 counts changed numbers, so the scales of channels have no meaning for it: use the network "
+                "without them; free= says which numbers may change."
+            )
+        if self.shares is not None and self.frames is None:
+            raise BadInput(
+                "the channels of the network say how far each feature moves: leave shares out, or give frames='all' and one "
+                "share for each frame."
+            )
+        domain, shares = channels.domain(net.domain), channels.channel_shares.to(centre.device)
+        if not bool((shares > 0).any()):
+            raise BadInput("every channel is frozen, so no input can change.")
+        numbers = centre.double().flatten(1, -2)
+        for k, channel in enumerate(channels.each):
+            own = numbers[..., k]
+            if bool(((own < channel.low) | (own > channel.high)).any()):
+                raise BadInput(
+                    f"channel {channel.name!r} has values from {float(own.min()):g} to {float(own.max()):g}, outside of its "
+                    f"limits {channel.low:g} to {channel.high:g}. Widen them (low, high), or leave these windows out."
+                )
+        if self.drift:
+            each = shares.expand(len(centre), *centre.shape[2:]).clone()
+            return Drift(centre, size, self.norm, domain, shares=each)
+        if not math.isinf(self.norm):
+            raise BadInput(
+                "channels with units of their own move apart from each other: that is a box, measured in the maximum "
+                "norm; leave the norm out, or use drift."
+            )
+        each = shares.expand(centre.shape).clone()
+        if mask is not None:
+            each = each * mask.reshape(*mask.shape, *(1 for _ in centre.shape[2:]))
+        return Features(centre, size, self.norm, domain, shares=each)
 
     def _is_of_table(self, net: Network) -> bool:
         """Whether the columns of a table define the region. Plain columns do not: other regions have more
@@ -258,6 +312,12 @@ class Perturbation:
             raise BadInput(
                 f"radius {radius}: the ball is empty or contains only the input; give a positive number."
             )
+        if net.channels is not None and patch is not None:
+            raise BadInput(
+                "a patch has one radius for all features; use the network without channels, or no patch."
+            )
+        if net.channels is not None:
+            return self._of_channels(net, net.channels, centre, size.expand(len(centre)), None)
         if patch is not None:
             if not math.isinf(self.norm):
                 raise BadInput("a patch uses the maximum norm: leave the norm out.")

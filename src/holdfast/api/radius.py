@@ -273,6 +273,8 @@ def radius(
         records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
     ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
     request = replace(moves.to_request(targets=targets), **property_fields(property))
+    if network.channels is not None and moves.what in ("norms", "offsets"):
+        request = replace(request, channels=network.channels.to_json())
     answered = AnswerList(network, tuple(problems), ordered, "radius", request)
     if not moves.one_frame_each:
         return RadiusList([r.explained for r in ordered], answered)

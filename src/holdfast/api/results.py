@@ -171,7 +171,8 @@ class AnswerList:
             str(region.domain if isinstance(region, Ball) else net.domain),
             vocabulary=net.vocabulary,
         )
-        data = DataDescription(count=len(self.rows), classes=net.classes)
+        channels = None if net.channels is None else tuple(net.channels.titles)
+        data = DataDescription(count=len(self.rows), classes=net.classes, columns=channels)
         return Question(self.command, model, data, self.request)
 
     def answer(self) -> str:

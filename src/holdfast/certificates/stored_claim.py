@@ -94,6 +94,7 @@ def _plain(asked: Request, goal: str) -> bool:
         asked.threshold,
         asked.box,
         asked.columns,
+        asked.channels,
         asked.free,
         asked.substitutes,
         asked.edits,

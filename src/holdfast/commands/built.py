@@ -25,6 +25,11 @@ from holdfast.store import Store
 
 AT_ONCE = 1024  # Inputs in one batch when the classes of inputs are computed (a choice; bounds memory).
 # Options of the model that do not describe the preparation of inputs.
+WITH_CHANNELS = (
+    "radius",
+    "worst",
+    "risk",
+)  # Commands whose perturbations are measured in the scales of channels.
 OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
 
 
@@ -80,8 +85,16 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Reques
     if data is not None:
         names = net.classes if data.classes is None else data.classes
         classes, columns = (None if given is None else tuple(given) for given in (names, data.columns))
+        columns = columns if net.channels is None else tuple(net.channels.titles)
         known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)
     asked = asked if net.columns is None else replace(asked, columns=net.columns.to_json())
+    if net.channels is not None:
+        if command.name not in WITH_CHANNELS:
+            raise BadInput(
+                f"--columns describes the features of windows, whose scales have no meaning for 'holdfast {command.name}': "
+                "leave it out."
+            )
+        asked = replace(asked, channels=net.channels.to_json())
     used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
     return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 

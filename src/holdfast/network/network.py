@@ -68,6 +68,7 @@ class Network:
         notes: what a user should know about how the model was read.
         labels: the classes as they appear in the user's data.
         columns: the columns of the table, where inputs are its rows.
+        channels: the features of each frame, where inputs are windows (frames, features).
         trees: the trees, where the model is a sum of them.
         input_tensors: the inputs that one flat input holds, where the model has several.
         itself: the user's own model, where `module` was read from it. A counterexample must also change its
@@ -96,6 +97,7 @@ class Network:
     notes: tuple[str, ...] = ()
     labels: tuple[Any, ...] | None = None
     columns: Columns | None = None
+    channels: Columns | None = None
     trees: Trees | None = None
     input_tensors: tuple[FlatTensor, ...] = ()
     itself: "Network | None" = None
@@ -572,14 +574,24 @@ class Network:
     # ---- tables, texts and tokens
 
     def with_columns(self, columns: Columns) -> "Network":
-        """The same network for rows of a table with these columns."""
-        if self.shape is not None and self.shape != (len(columns.features),):
+        """The same network for rows of a table with these columns, or for windows with these channels."""
+        count = len(columns.features)
+        if (
+            columns.channels
+            and self.shape is not None
+            and (len(self.shape) < 2 or self.shape[-1] not in (None, count))
+        ):
             raise BadInput(
-                f"{self.name} takes inputs of shape {self.shape}, the columns are {len(columns.features)} "
-                "numbers in a row."
+                f"{self.name} takes inputs of shape {self.shape}, and there are {count} channels "
+                f"({', '.join(columns.features[:6])}): windows of (frames, features) have one for each feature."
+            )
+        if not columns.channels and self.shape is not None and self.shape != (count,):
+            raise BadInput(
+                f"{self.name} takes inputs of shape {self.shape}, the columns are {count} numbers in a row. The "
+                "features of windows (frames, features) are described by hf.Columns.of_channels."
             )
         other = copy.copy(self)
-        other.columns = columns
+        other.columns, other.channels = (None, columns) if columns.channels else (columns, None)
         return other
 
     def rows(self, table: Any) -> Tensor:

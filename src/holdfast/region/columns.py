@@ -39,6 +39,7 @@ class Column:
         kind: the dtype of the column in a DataFrame that is built from rows.
         missing_of: this number is 1 where the named column, of numbers, is missing in a row, else 0. The table
             itself has no such column. Frozen, a missing value stays missing; free, it may become missing.
+        unit: the unit of the numbers, such as "°C", for sentences and charts.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Column:
     one_of: tuple[str, ...] | None = None
     kind: str = "float64"
     missing_of: str | None = None
+    unit: str = ""
 
     def __post_init__(self) -> None:
         if self.values is not None and self.one_of is not None:
@@ -100,7 +102,7 @@ class Column:
     def describe_numbers(self, numbers: Sequence[float]) -> str:
         """Format the value that these numbers encode."""
         if not self.worded:
-            return f"{numbers[0]:.10g}"
+            return f"{numbers[0]:.10g}{f' {self.unit}' if self.unit else ''}"
         words = self.values if self.values is not None else self.features
         chosen = [str(word) for word, number in zip(words, numbers, strict=True) if number == 1]
         return (
@@ -115,11 +117,13 @@ class Columns:
     """The columns of a table, and the encoding of its rows as numbers.
 
     A categorical column becomes a one-hot group of numbers. `order`: the order of the numbers, if not that of
-    the columns.
+    the columns. `channels`: these are the features of each frame of a window (frames, features), not the columns
+    of a table.
     """
 
     each: tuple[Column, ...]
     order: tuple[str, ...] | None = None
+    channels: bool = False
 
     def __post_init__(self) -> None:
         names = [name for column in self.each for name in column.features]
@@ -131,6 +135,12 @@ class Columns:
         for column in self.each:
             if column.missing_of is not None:
                 self._check_indicator(column)
+        wrong = next((c.name for c in self.each if c.worded or c.step or c.missing_of is not None), None)
+        if self.channels and wrong is not None:
+            raise BadInput(
+                f"channel {wrong!r}: the channels of a window are numbers without steps, so values, one_of, step and "
+                "missing_of have no meaning for them; give low, high, scale, unit or frozen."
+            )
 
     def _check_indicator(self, column: Column) -> None:
         """Raise BadInput unless this column of 0 and 1 says where a column of numbers is missing."""
@@ -219,6 +229,62 @@ class Columns:
         return Columns(tuple(found))
 
     @staticmethod
+    def of_channels(
+        names: Iterable[str],
+        *,
+        scales: Scales = None,
+        units: Mapping[str, str] | Sequence[str] | None = None,
+        frozen: Sequence[str] = (),
+        domain: Mapping[str, tuple[float, float]] | None = None,
+    ) -> "Columns":
+        """Describe the features of windows (frames, features): their names, units, scales and limits.
+
+        Args:
+            names: of the features, in order.
+            scales: how far each moves at radius 1, by name or in order. Default: 1.
+            units: such as {"temperature": "°C"}, by name or in order, for sentences and charts.
+            frozen: features that do not change.
+            domain: the lowest and highest value of a feature, by name. Default: those of the network.
+        """
+        if not isinstance(names, Iterable):
+            raise BadInput(
+                f"channels: expected the names of the features, as in ['temperature', 'wind'], got {names!r}."
+            )
+        known = [str(name) for name in ([names] if isinstance(names, str) else names)]
+        if units is not None and not isinstance(units, Mapping):
+            if isinstance(units, str) or len(units) != len(known):
+                raise BadInput(f"units: {units!r} is not one unit for each of the {len(known)} channels.")
+            units = dict(zip(known, units, strict=True))
+        strange = next((name for name in (*(units or ()), *(domain or ())) if name not in known), None)
+        if strange is not None:
+            raise BadInput(f"there is no channel {strange!r}; the channels are {_few(known)}.")
+        found = []
+        for name in known:
+            limits = (domain or {}).get(name, (-math.inf, math.inf))
+            try:
+                low, high = (float(limit) for limit in limits)
+            except (TypeError, ValueError) as error:
+                raise BadInput(
+                    f"domain of {name!r}: expected its lowest and highest value, got {limits!r}."
+                ) from error
+            found.append(Column(name, low=low, high=high, unit=str((units or {}).get(name, ""))))
+        return Columns(tuple(found), channels=True).with_(frozen=frozen, scales=scales)
+
+    def as_channels(self) -> "Columns":
+        """Return the same columns as the features of a window."""
+        return replace(self, channels=True)
+
+    @property
+    def titles(self) -> list[str]:
+        """The names with their units, such as 'temperature (°C)'."""
+        return [f"{c.name} ({c.unit})" if c.unit else c.name for c in self.each]
+
+    @cached_property
+    def channel_shares(self) -> Tensor:
+        """(features,) float64: how far each feature moves at radius 1; 0 if it does not change."""
+        return torch.where(self.free, self.scales, 0.0)
+
+    @staticmethod
     def read(file: str | Path) -> "Columns":
         """Read a JSON file: an object that maps the name of a column to the fields of `Column`."""
         return Columns.from_json(read_json(Path(file), EXPECTED), str(file))
@@ -266,12 +332,19 @@ class Columns:
         """Return the JSON form that a run stores."""
         return {"each": self.as_json(), "order": list(self.features)}
 
+    @staticmethod
+    def from_stored(stored: Any) -> "Columns":
+        """Return the columns that a run stores, as `to_json` made them."""
+        return Columns.from_json(stored["each"]).in_order(stored["order"])
+
     def with_(self, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
         """Return a copy with these columns frozen and these units."""
         names = [c.name for c in self.each]
         if isinstance(scales, str):
             raise BadInput(f"scales={scales!r} needs data: use Columns.of(frame, scales={scales!r}).")
         if scales is not None and not isinstance(scales, Mapping):
+            if not hasattr(scales, "__len__"):
+                raise BadInput(f"scales: {scales!r} is not one number for each of {len(names)} columns.")
             if len(scales) != len(names):
                 raise BadInput(f"scales: {len(scales)} numbers for {len(names)} columns.")
             scales = dict(zip(names, scales, strict=True))
@@ -279,8 +352,12 @@ class Columns:
         if strange is not None:
             raise BadInput(f"there is no column {strange!r}; the columns are {_few(names)}.")
         units = scales or {}
+        try:
+            sizes = {name: float(size) for name, size in units.items()}
+        except (TypeError, ValueError) as error:
+            raise BadInput(f"scales must be numbers, got {dict(units)}.") from error
         found = [
-            replace(c, frozen=c.frozen or c.name in frozen, scale=float(units.get(c.name, c.scale)))
+            replace(c, frozen=c.frozen or c.name in frozen, scale=sizes.get(c.name, c.scale))
             for c in self.each
         ]
         return replace(self, each=tuple(found))

@@ -32,6 +32,10 @@ class Features(NormFamily):
     def free(self) -> Tensor:
         return self.flatten(self.shares.double())
 
+    def only(self, places: Tensor) -> "Features":
+        """Restrict the region: only frames with places (batch, frames) bool true may move."""
+        return replace(self, shares=self.shares * places.reshape(*places.shape, *(1 for _ in self.shape[1:])))
+
     def condense(self) -> "tuple[Features, Tensor] | None":
         moving = self._span() > 0
         count = max(1, int(moving.sum(1).max()))

@@ -11,6 +11,7 @@ Every sentence counts the same rows as the tables and as `holdfast gate --at`, a
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
@@ -24,7 +25,8 @@ from holdfast.formatting import (
     shorten,
 )
 from holdfast.question import Question, Request
-from holdfast.report.columns import columns_of
+from holdfast.region.columns import Columns
+from holdfast.report.columns import channels_of, columns_of
 from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart
@@ -45,6 +47,9 @@ INSTANCE_ANSWERS = {
     "sat": "The property is violated (sat): a counterexample was found and replayed through the network.",
     "unknown": "The property is not decided: neither a proof nor a counterexample was found.",
 }
+MOST_CHANNELS_NAMED = (
+    4  # Channels whose sizes the sentence lists; more would not fit on two lines of the page.
+)
 MOST_RANGES = 3  # Ranges of outputs in the sentence of `reach`; more would not fit on two lines of the page.
 
 
@@ -174,7 +179,7 @@ def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
         noun = "table row"
     elif source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3):
         noun = "image"
-    elif source is not None and source.x.ndim == 2 and question.asked.drift:
+    elif source is not None and source.x.ndim == 2 and (question.asked.drift or question.asked.channels):
         noun = "window"
     else:
         noun = "input"
@@ -212,14 +217,20 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
     if size == "None":
         return "anywhere in the given box" if asked.box is not None else "anywhere in the region"
     per = "per pixel" if image else "per value"
+    channels = channels_of(question)
+    amount = f"at most {size} {per}"
+    if channels is not None and not any_size:
+        amount = _amounts(channels, size)
     columns = columns_of(question)
     scaled = columns is not None and any(column.scale != 1 for column in columns.each)
     if asked.drift:
+        if channels is not None and not any_size and asked.norm in (None, "inf"):
+            return f"under any constant offset of {amount}"
         return f"under any constant offset{'' if any_size else f' of at most {size}'} per feature"
     if any_size:
         change = "any change of any size"
     elif asked.norm in (None, "inf"):
-        change = f"any change of at most {size} {'times its scale in each column' if scaled else per}"
+        change = f"any change of {f'at most {size} times its scale in each column' if scaled else amount}"
     else:
         change = f"any change of {norm_name(asked.norm)} size at most {size}"
     frame = "word vector" if frame == "word" else frame
@@ -230,6 +241,30 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
     if asked.frames == "all":
         return f"under {change} in every {frame} at once"
     return f"under {change}" + (f" in the {frame}s {shorten(asked.frames, 60)}" if asked.frames else "")
+
+
+def _amounts(channels: Columns, size: str) -> str:
+    """'at most 0.5 °C in temperature and 0.1 m/s in wind', of many channels 'at most 0.5 times its scale in each
+    channel'."""
+    moving = [channel for channel in channels.each if channel.movable]
+    try:
+        radius = Decimal(size)
+    except InvalidOperation:  # several radii
+        radius = Decimal("NaN")
+    if len(moving) > MOST_CHANNELS_NAMED or not radius.is_finite():
+        return f"at most {size} times its scale in each channel"
+    sizes = [radius * Decimal(repr(c.scale)) for c in moving]  # as exact as what is shown
+    each = [
+        f"{_plain_decimal(size)}{f' {shorten(c.unit, 12)}' if c.unit else ''} in {shorten(c.name, 24)}"
+        for c, size in zip(moving, sizes, strict=True)
+    ]
+    return f"at most {', '.join(each[:-1])}{' and ' if len(each) > 1 else ''}{each[-1]}"
+
+
+def _plain_decimal(value: Decimal) -> str:
+    """'0.46', without zeros at the end; very small and very large numbers with an exponent."""
+    value = value.normalize()
+    return f"{value:f}" if -6 <= value.adjusted() <= 9 else str(value)
 
 
 def _restrictions(question: Question) -> list[str]:
@@ -248,10 +283,11 @@ def _restrictions(question: Question) -> list[str]:
         found.append(f"changed numbers only to {shorten(asked.values, 30)}")
     if asked.patch is not None:
         found.append(f"only inside the square {shorten(asked.patch, 30)} (top, left, size)")
-    columns = columns_of(question)
-    frozen = [] if columns is None else [column.name for column in columns.each if column.frozen]
-    if frozen:
-        found.append(f"with the columns {shorten(', '.join(frozen), 60)} fixed")
+    columns, channels = columns_of(question), channels_of(question)
+    for kind, described in (("columns", columns), ("channels", channels)):
+        frozen = [] if described is None else [column.name for column in described.each if column.frozen]
+        if frozen:
+            found.append(f"with the {kind} {shorten(', '.join(frozen), 60)} fixed")
     if question.means.arithmetic == "executed":
         found.append("outputs as computed in the arithmetic of the network")
     if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", "edits", None):

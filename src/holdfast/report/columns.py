@@ -18,7 +18,13 @@ MOST = 8
 def columns_of(question: Question) -> Columns | None:
     """Return the column description stored in the question; None without one."""
     stored = question.asked.columns
-    return None if stored is None else Columns.from_json(stored["each"]).in_order(stored["order"])
+    return None if stored is None else Columns.from_stored(stored)
+
+
+def channels_of(question: Question) -> Columns | None:
+    """Return the description of the features of windows stored in the question; None without one."""
+    stored = question.asked.channels
+    return None if stored is None else Columns.from_stored(stored).as_channels()
 
 
 def changes_of(row: InputRow, question: Question) -> list[tuple[str, str, str]] | None:

@@ -44,7 +44,10 @@ def load_network(q: ModelOptions, file: Path | None = None) -> Network:
             )
         q = replace(q, model=str(file))
     net = _load_network(q, columns)
-    return net if columns is None or net.columns is not None else net.with_columns(columns)
+    if columns is None or net.columns is not None or net.channels is not None:
+        return net
+    is_window = net.shape is not None and len(net.shape) > 1 and not net.vectors
+    return net.with_columns(columns.as_channels() if is_window else columns)
 
 
 def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
