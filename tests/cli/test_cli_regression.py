@@ -195,7 +195,7 @@ def test_scalers_quantiles_and_channels_are_options(ask: Ask, forecasts: None) -
     for words in (
         "scaled by scaled:inputs",
         "the inverse of scaled:targets",
-        "heat (K)",
+        " K in heat",
         "frame k by its share",
     ):
         assert words in page, words
