@@ -40,7 +40,7 @@ from holdfast.bounding.crown_patches import MIN_DENSE_NUMBERS, Route, WindowWalk
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
-from holdfast.bounding.relax import LinearBounds, Relaxation, planes, value_range
+from holdfast.bounding.relax import Clip, Relu, RoundedInput, LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.base import Point
 from holdfast.bounding.sums_of_squares import find_sums_of_squares, keep_bounds
 from holdfast.bounding.traversal import Backward, Forward, forward
@@ -277,8 +277,8 @@ class IntermediateRefinement:
         moving = self.boxes.moving[node]
         lower, upper = self.boxes.lower[node][moving], self.boxes.upper[node][moving]
         needed = torch.zeros_like(lower, dtype=torch.bool)
-        for reader, argument in self.readers[node]:
-            if argument is node and reader.inputs == (node,):
+        for reader, same_elements in self.readers[node]:
+            if same_elements and len(reader.inputs) == 1:
                 needed |= reader.relaxation.can_tighten((lower,), (upper,))
             else:
                 needed |= upper > lower
@@ -350,25 +350,35 @@ def nodes_to_refine(graph: Graph) -> set[Node]:
     return set(_activations_reading(graph))
 
 
-def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
-    """For each node worth a backward pass, the activations that read it, each with its input that does.
+# Increasing functions with exact ranges: bounds of their argument determine those of their value.
+INCREASING = (RoundedInput, Relu, Clip)
+
+
+def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, bool]]]:
+    """For each node worth a backward pass, the activations that read it, and whether element by element.
 
     An input that only selects elements of another node (a gate among the gates of a cell) is bounded there,
-    together with all the others.
+    together with all the others. So is one that is an increasing function of another node, as in front of the rounding
+    of a quantised layer: a backward pass through that function gives nothing better than its range.
     """
-    found: dict[Node, list[tuple[Relaxed, Node]]] = {}
+    found: dict[Node, list[tuple[Relaxed, bool]]] = {}
     for node in graph.nodes:
         if isinstance(node, Relaxed):
             for argument in node.inputs:
-                source = argument
-                while (
-                    isinstance(source, Affine)
-                    and source.moves
-                    and not isinstance(source.inputs[0], InputNode)
-                ):
-                    source = source.inputs[0]
+                source, same_elements = argument, True
+                while True:
+                    if isinstance(source, Relaxed) and isinstance(source.relaxation, INCREASING):
+                        source = source.inputs[0]
+                    elif (
+                        isinstance(source, Affine)
+                        and source.moves
+                        and not isinstance(source.inputs[0], InputNode)
+                    ):
+                        source, same_elements = source.inputs[0], False
+                    else:
+                        break
                 if not isinstance(source, InputNode):
-                    found.setdefault(source, []).append((node, argument))
+                    found.setdefault(source, []).append((node, same_elements))
     return found
 
 

@@ -61,9 +61,26 @@ def _jumping(graph: Graph, name: str, node: Node, relaxation: Relaxation) -> Nod
     """The function of a value that the network's arithmetic may have rounded; inputs that are not computed
     are not widened.
     """
-    return graph.add_relaxed(
-        name, [node if _is_constant(node) else graph.add_relaxed(name, [node], RoundedInput())], relaxation
-    )
+    limits = _integer_limits(node) if isinstance(relaxation, Round) else None
+    if limits is not None:
+        (node,) = node.inputs
+    widened = node if _is_constant(node) else graph.add_relaxed(name, [node], RoundedInput())
+    if limits is not None:
+        low, high = limits
+        above = graph.add_relaxed(name, [widened], Relu() if low == 0 else Clip(low=low))
+        widened = graph.add_relaxed(name, [above], Clip(high=high))
+    return graph.add_relaxed(name, [widened], relaxation)
+
+
+def _integer_limits(node: Node) -> tuple[float, float] | None:
+    """The limits of a node that is clipped at two integers, as in front of the rounding of a quantised layer.
+
+    There the clipping is exact: only its argument is widened, and each limit is a function with one kink.
+    """
+    if not isinstance(node, Relaxed) or not isinstance(node.relaxation, Clip):
+        return None
+    low, high = node.relaxation.low, node.relaxation.high
+    return (low, high) if low.is_integer() and high.is_integer() and low < high else None
 
 
 def _is_constant(node: Node) -> bool:

@@ -305,6 +305,7 @@ def add(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
         graph,
         call,
         magnitude=(lambda a, b, alpha=1: _add_scaled(b, a, alpha)) if scales_first else _add_scaled,
+        kernel=None if scales_first or len(call.args) > 2 or call.kwargs else _scaling_kernel(graph, call),
     )
 
 
@@ -359,7 +360,26 @@ def multiply(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     v, z = call.args
     if isinstance(v, Node) and isinstance(z, Node):
         return compose.product(graph, call.name, v, z)
-    return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b))
+    return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b), kernel=_scaling_kernel(graph, call))
+
+
+def _scaling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
+    """The kernel of an image plus, minus, times or divided by a constant number for each channel; else None."""
+    image, constant = call.args if isinstance(call.args[0], Node) else call.args[::-1]
+    if not is_image(image) or isinstance(constant, Node):
+        return None
+    channels = image.shape[1]
+    value = torch.as_tensor(constant, dtype=torch.float64, device=graph.device)
+    value = value.reshape((1,) * (4 - value.dim()) + value.shape)
+    if value.dim() > 4 or value.shape[0] != 1 or value.shape[2:] != (1, 1) or value.shape[1] not in (1, channels):
+        return None
+    of_each = value.flatten().expand(channels)
+    if call.target in (aten.mul.Tensor, aten.mul.Scalar):
+        return scaling(of_each)
+    if call.target in (aten.div.Tensor, aten.div.Scalar):
+        return scaling(1 / of_each)
+    sign = -1.0 if call.target == aten.sub.Tensor and image is call.args[1] else 1.0
+    return scaling(torch.full_like(of_each, sign))
 
 
 def _scale_masked(graph: Graph, call: OperatorCall) -> MaskedValue | None:
@@ -380,7 +400,7 @@ def divide(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     a, b = call.args
     if isinstance(b, Node):
         return compose.quotient(graph, call.name, a, b)
-    return affine(graph, call, magnitude=lambda a, b: _size(a) / _size(b))
+    return affine(graph, call, magnitude=lambda a, b: _size(a) / _size(b), kernel=_scaling_kernel(graph, call))
 
 
 @handles(aten.mm.default, aten.matmul.default, aten.bmm.default)

@@ -55,6 +55,9 @@ class RoundedInput(_Identity):
     def function(self, *v: Tensor) -> Tensor:
         return v[0]
 
+    def can_tighten(self, lower: Point, upper: Point) -> Tensor:
+        return torch.zeros_like(lower[0], dtype=torch.bool)
+
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
         return (1 + torch.maximum(lower[0].abs(), upper[0].abs())) * (SHARE / (64 * UNIT))
 

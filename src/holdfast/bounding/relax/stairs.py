@@ -27,6 +27,10 @@ from holdfast.bounding.relax.base import (
 )
 
 
+# Boxes that are wider, in steps, are not worth tighter bounds (chosen by hand).
+WIDE_STEPS = 1.0
+
+
 class _Stairs(Relaxation):
     """What floor, ceil and round have in common."""
 
@@ -59,15 +63,19 @@ class _Stairs(Relaxation):
         behind, before = (torch.where(width > 1e-9, 1 / width, 0.0) for width in (high - last, first - low))
         below = torch.where(middle < first, 0.0, torch.where(middle < last, 1.0, behind))
         above = torch.where(middle > last, 0.0, torch.where(middle > first, 1.0, before))
-        level = ~self.can_tighten(lower, upper)
+        level = ~self._jumps_inside(lower, upper)
         return (torch.where(level, 0.0, below),), (torch.where(level, 0.0, above),)
 
     def can_tighten(self, lower: Point, upper: Point) -> Tensor:
+        """On wide boxes the linear bounds are one apart, whatever the box."""
+        return self._jumps_inside(lower, upper) & (upper[0] - lower[0] < WIDE_STEPS)
+
+    def _jumps_inside(self, lower: Point, upper: Point) -> Tensor:
         return self.function(*lower) != self.function(*upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """Zero, and infinite at jumps."""
-        jumps = torch.where(self.can_tighten(lower, upper), torch.inf, 0.0).to(lower[0])
+        jumps = torch.where(self._jumps_inside(lower, upper), torch.inf, 0.0).to(lower[0])
         return [(torch.zeros_like(jumps), jumps)]
 
     def curves(self) -> tuple[Curve]:

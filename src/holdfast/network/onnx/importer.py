@@ -30,6 +30,13 @@ from holdfast.network.onnx.module import (
     Port,
     data_dependent,
 )
+from holdfast.network.onnx.operators.quantised import (
+    MAKES_GRID,
+    MICROSOFT,
+    MOVES_GRID,
+    RANGES,
+    READS_GRID,
+)
 from holdfast.network.onnx.operators.static import as_static
 from holdfast.network.onnx.operators.table import (
     OPERATORS,
@@ -41,6 +48,7 @@ from holdfast.network.onnx.operators.table import (
     Static,
     run_operator,
 )
+from holdfast.network.onnx.quantised_groups import fuse_quantised_groups
 from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
@@ -105,7 +113,7 @@ def import_onnx(
         UnsupportedLayer: operators have no rule; the message names all of them.
         UnreadableFile: the graph is malformed.
     """
-    model = inline_functions(model, name)
+    model = fuse_quantised_groups(inline_functions(model, name))
     opset = max(
         (entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET
     )
@@ -192,6 +200,7 @@ class _Scope:
         tensors: names of values that will be tensors.
         constants: the buffers of the module, shared by all scopes.
         keys: the key in `constants` of each name.
+        grid: names of values that hold the integers of a quantised tensor as floating-point numbers.
         folded: a single number, the count of elements computed from constants, shared by all scopes.
     """
 
@@ -204,6 +213,7 @@ class _Scope:
     tensors: set[str] = field(default_factory=set)
     constants: dict[str, Tensor] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    grid: set[str] = field(default_factory=set)
     complaints: _Complaints = field(default_factory=_Complaints)
     folded: list[int] = field(default_factory=lambda: [0])
     steps: list[PlanStep] = field(default_factory=list)
@@ -217,6 +227,7 @@ class _Scope:
             ranks=set(self.ranks),
             tensors=set(self.tensors),
             keys=dict(self.keys),
+            grid=set(self.grid),
             steps=[],
         )
 
@@ -272,7 +283,7 @@ class _Scope:
         context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": self.opset}
         try:
             # The nodes inside an If are checked when they are imported.
-            if _is_known_operator(proto) and proto.op_type != "If":
+            if _is_known_operator(proto) and proto.op_type != "If" and proto.domain in DOMAINS:
                 onnx.checker.check_node(proto, context)
         except onnx.checker.ValidationError as error:
             raise UnreadableFile(
@@ -289,6 +300,7 @@ class _Scope:
     def _place(self, node: OnnxNode) -> None:
         """Compute the node now if all its inputs are known, else add a step that calls it."""
         inputs = [name for name in node.inputs if name]
+        self._follow_grid(node)
         numbers = self._in_numbers(node, inputs)
         operator = (STATICS if numbers else OPERATORS)[node.operator]
         if not operator.answers_many and any(node.outputs[1:]):
@@ -304,8 +316,40 @@ class _Scope:
         if numbers and (node.operator in ("Shape", "Size") or self._of_ranks(inputs)):
             self.ranks.update(node.outputs)
 
+    def _follow_grid(self, node: OnnxNode) -> None:
+        """Note where the integers of a quantised tensor go; UnsupportedLayer where they meet other operators.
+
+        They are held as floating-point numbers, with which an operator on integers computes something else.
+        """
+        quantised = self.grid.intersection(node.inputs)
+        if node.operator in MAKES_GRID or (quantised and node.operator in MOVES_GRID):
+            self.grid.update(node.outputs)
+        elif node.operator == "DynamicQuantizeLinear":
+            self.grid.update((node.outputs[0], node.outputs[2]))
+        elif quantised and node.operator not in READS_GRID:
+            raise node.unsupported_error("an operation on the integers of a quantised tensor")
+
+    def _with_range(self, node: OnnxNode) -> OnnxNode:
+        """The node with its range of integers and its zero point, (low, high, zero)."""
+        name = node.inputs[2] if node.has_input(2) else ""
+        if name and name not in self.known:
+            raise data_dependent(node, name)
+        code = node.integer("output_dtype", 0)
+        zero = self.known[name] if name else torch.zeros((), dtype=DTYPES.get(code or 2, torch.uint8))
+        if zero.dtype not in RANGES:
+            raise node.unsupported_error(f"a grid of {zero.dtype}")
+        if zero.numel() != 1 and bool((zero != zero.flatten()[0]).any()):
+            raise node.unsupported_error("a zero point that differs between channels of data")
+        if node.integer("block_size", 0):
+            raise node.unsupported_error("data quantised in blocks")
+        grid = [*RANGES[zero.dtype], int(zero.flatten()[0])]
+        return replace(node, attributes={**node.attributes, "grid": grid})
+
     def _specialise(self, node: OnnxNode) -> OnnxNode:
-        """A Gather with facts about its inputs: an embedding lookup, or indices that are not negative."""
+        """A node with facts about its inputs: a range of integers, an embedding lookup, or indices that are not
+        negative."""
+        if node.operator in ("QuantizeLinear", "Requantise"):
+            return self._with_range(node)
         if node.operator not in ("Gather", "GatherElements"):
             return node
         table, indices = (self.known.get(name) for name in node.inputs)
@@ -468,6 +512,8 @@ def _is_known_operator(proto: onnx.NodeProto) -> bool:
     Internal operators of the rewriting rules are not allowed in files.
     """
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
+    if proto.domain == "com.microsoft":
+        return ours and proto.op_type in MICROSOFT
     return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)
 
 

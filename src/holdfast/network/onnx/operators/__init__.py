@@ -3,6 +3,7 @@
 from holdfast.network.onnx.operators import (
     arithmetic,
     convolution,
+    quantised,
     recurrent,
     reduction,
     resize,
@@ -10,4 +11,4 @@ from holdfast.network.onnx.operators import (
     static,
 )
 
-__all__ = ["arithmetic", "convolution", "recurrent", "reduction", "resize", "shape", "static"]
+__all__ = ["arithmetic", "convolution", "quantised", "recurrent", "reduction", "resize", "shape", "static"]

@@ -1,0 +1,128 @@
+"""Layers between DequantizeLinear and QuantizeLinear, as the integer operators that runtimes compute for them.
+
+A file in the format QDQ states a layer as DequantizeLinear, Gemm, QuantizeLinear. onnxruntime runs such a group as one
+operator on integers, QGemm. Both are the same function in real arithmetic, if the scale of the bias is the product of
+the scales of data and weight. In float32 the operator on integers has no sums that round, so its result is the one that
+is deployed, and that is imported.
+"""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+_OPERATORS = {"Gemm": "QGemm", "MatMul": "QLinearMatMul", "Conv": "QLinearConv"}
+_EIGHT_BITS = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
+
+
+def fuse_quantised_groups(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with these groups as operators on integers; the given one if it has none."""
+    if not any(node.op_type == "QuantizeLinear" for node in model.graph.node):
+        return model
+    fused = onnx.ModelProto()
+    fused.CopyFrom(model)
+    graph = fused.graph
+    groups = _Groups(graph)
+    replaced = {name: made for node in graph.node if (made := groups.fuse(node)) for name in made.output}
+    if not replaced:
+        return model
+    nodes = [replaced.get(node.output[0], node) for node in graph.node if node.output]
+    needed = {info.name for info in graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if node.op_type != "DequantizeLinear" or needed & set(node.output):
+            if node.op_type in _OPERATORS and not needed & set(node.output):
+                continue
+            kept.append(node)
+            needed |= set(node.input) | _read_inside(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    return fused
+
+
+def _read_inside(node: onnx.NodeProto) -> set[str]:
+    """The names that the branches of a node read."""
+    return {
+        name
+        for entry in node.attribute
+        for inner in ([entry.g] if entry.HasField("g") else [])
+        for part in inner.node
+        for name in (*part.input, *_read_inside(part))
+    } | {out.name for entry in node.attribute if entry.HasField("g") for out in entry.g.output}
+
+
+class _Groups:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.makers = {name: node for node in graph.node for name in node.output}
+        readers = Counter(name for node in graph.node for name in (*node.input, *_read_inside(node)))
+        readers.update(info.name for info in graph.output)
+        self.readers = readers
+
+    def fuse(self, last: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The operator on integers for a group that ends with this QuantizeLinear; None if it is not one."""
+        layer = self.makers.get(last.input[0]) if last.op_type == "QuantizeLinear" else None
+        if layer is None or layer.op_type not in _OPERATORS or self.readers[last.input[0]] != 1:
+            return None
+        sources = [self.makers.get(name) for name in layer.input if name]
+        plain = {entry.name for entry in layer.attribute} <= self._plain_attributes(layer)
+        if not plain or not all(s is not None and s.op_type == "DequantizeLinear" for s in sources):
+            return None
+        data, weight, *bias = (list(source.input) for source in sources if source is not None)
+        if not self._is_eight_bits(last) or not all(self._has_eight_bits(part) for part in (data, weight)):
+            return None
+        if data[0] in self.constants or weight[0] not in self.constants:
+            return None
+        result = [*last.input[1:3]]
+        if bias and not self._is_sum_scale(data, weight, bias[0]):
+            return None
+        shift = [bias[0][0]] if bias else []
+        if layer.op_type == "Conv":
+            inputs = [*data, *weight, *result, *shift]
+        elif layer.op_type == "MatMul":
+            inputs = [*data, *weight, *result]
+        else:
+            inputs = [*data, *weight, *(shift or [""]), *result]
+        made = helper.make_node(
+            _OPERATORS[layer.op_type],
+            inputs,
+            list(last.output),
+            name=layer.name,
+            domain="com.microsoft" if layer.op_type == "Gemm" else "",
+        )
+        made.attribute.extend(layer.attribute)
+        return made
+
+    def _plain_attributes(self, layer: onnx.NodeProto) -> set[str]:
+        """The attributes of a layer that its operator on integers has, too."""
+        if layer.op_type != "Gemm":
+            return {entry.name for entry in layer.attribute}
+        plain = all(
+            (entry.f == 1.0 if entry.name in ("alpha", "beta") else True)
+            and not (entry.name == "transA" and entry.i)
+            for entry in layer.attribute
+        )
+        return {entry.name for entry in layer.attribute} if plain else set()
+
+    def _is_eight_bits(self, node: onnx.NodeProto) -> bool:
+        zero = self.constants.get(node.input[2]) if len(node.input) > 2 else None
+        return zero is not None and zero.data_type in _EIGHT_BITS and not any(zero.dims)
+
+    def _has_eight_bits(self, inputs: list[str]) -> bool:
+        """Whether a DequantizeLinear has constant scales and zero points of 8 bits."""
+        if len(inputs) != 3 or any(name not in self.constants for name in inputs[1:]):
+            return False
+        return self.constants[inputs[2]].data_type in _EIGHT_BITS
+
+    def _is_sum_scale(self, data: list[str], weight: list[str], bias: list[str]) -> bool:
+        """Whether a bias of 32 bits has the product of both scales as its scale, and no zero point."""
+        if any(name not in self.constants for name in bias):
+            return False
+        if self.constants[bias[0]].data_type != onnx.TensorProto.INT32:
+            return False
+        scales = [numpy_helper.to_array(self.constants[part[1]]) for part in (data, weight, bias)]
+        if len(bias) > 2 and numpy_helper.to_array(self.constants[bias[2]]).any():
+            return False
+        product = np.float32(scales[0]) * scales[1]
+        return bool(product.dtype == scales[2].dtype and np.all(product.flatten() == scales[2].flatten()))
