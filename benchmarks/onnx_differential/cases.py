@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 
+from benchmarks.onnx_differential import quantised  # noqa: F401  (registers its generators)
 from benchmarks.onnx_differential.building import Build, Case, finish, opset_for
 from benchmarks.onnx_differential.draw import Draw
 from benchmarks.onnx_differential.generators import GENERATORS, SHAPE_ARITHMETIC, shape_arithmetic

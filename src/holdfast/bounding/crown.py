@@ -40,7 +40,7 @@ from holdfast.bounding.crown_patches import MIN_DENSE_NUMBERS, Route, WindowWalk
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
-from holdfast.bounding.relax import Clip, Relu, RoundedInput, LinearBounds, Relaxation, planes, value_range
+from holdfast.bounding.relax import Clip, LinearBounds, Relaxation, Relu, RoundedInput, planes, value_range
 from holdfast.bounding.relax.base import Point
 from holdfast.bounding.sums_of_squares import find_sums_of_squares, keep_bounds
 from holdfast.bounding.traversal import Backward, Forward, forward

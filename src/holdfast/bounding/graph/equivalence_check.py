@@ -102,14 +102,14 @@ def _close_to_graph(
         _close(values, outputs, tolerance, net, "the graph")
 
 
-def _within_jumps(
-    graph: Graph, points: Tensor, values: Tensor, outputs: Tensor, tolerance: float
-) -> bool:
+def _within_jumps(graph: Graph, points: Tensor, values: Tensor, outputs: Tensor, tolerance: float) -> bool:
     """Whether the graph has jumps, outputs lie within its intervals at the points, and these mean something: at
     one point or more they are no wider than the tolerance."""
     from holdfast.bounding.crown import intervals  # it imports graphs
 
-    jumps = any(isinstance(node, Relaxed) and isinstance(node.relaxation, RoundedInput) for node in graph.nodes)
+    jumps = any(
+        isinstance(node, Relaxed) and isinstance(node.relaxation, RoundedInput) for node in graph.nodes
+    )
     if not jumps or graph.ending is not None or values.shape != outputs.shape:
         return False
     at = points.to(graph.device, torch.float64)

@@ -360,7 +360,9 @@ def multiply(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     v, z = call.args
     if isinstance(v, Node) and isinstance(z, Node):
         return compose.product(graph, call.name, v, z)
-    return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b), kernel=_scaling_kernel(graph, call))
+    return affine(
+        graph, call, magnitude=lambda a, b: _size(a) * _size(b), kernel=_scaling_kernel(graph, call)
+    )
 
 
 def _scaling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
@@ -371,7 +373,12 @@ def _scaling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
     channels = image.shape[1]
     value = torch.as_tensor(constant, dtype=torch.float64, device=graph.device)
     value = value.reshape((1,) * (4 - value.dim()) + value.shape)
-    if value.dim() > 4 or value.shape[0] != 1 or value.shape[2:] != (1, 1) or value.shape[1] not in (1, channels):
+    if (
+        value.dim() > 4
+        or value.shape[0] != 1
+        or value.shape[2:] != (1, 1)
+        or value.shape[1] not in (1, channels)
+    ):
         return None
     of_each = value.flatten().expand(channels)
     if call.target in (aten.mul.Tensor, aten.mul.Scalar):
@@ -400,7 +407,9 @@ def divide(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     a, b = call.args
     if isinstance(b, Node):
         return compose.quotient(graph, call.name, a, b)
-    return affine(graph, call, magnitude=lambda a, b: _size(a) / _size(b), kernel=_scaling_kernel(graph, call))
+    return affine(
+        graph, call, magnitude=lambda a, b: _size(a) / _size(b), kernel=_scaling_kernel(graph, call)
+    )
 
 
 @handles(aten.mm.default, aten.matmul.default, aten.bmm.default)

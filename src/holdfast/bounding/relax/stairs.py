@@ -26,7 +26,6 @@ from holdfast.bounding.relax.base import (
     without_sign_split,
 )
 
-
 # Boxes that are wider, in steps, are not worth tighter bounds (chosen by hand).
 WIDE_STEPS = 1.0
 

@@ -113,7 +113,7 @@ def import_onnx(
         UnsupportedLayer: operators have no rule; the message names all of them.
         UnreadableFile: the graph is malformed.
     """
-    model = fuse_quantised_groups(inline_functions(model, name))
+    model = fuse_quantised_groups(inline_functions(model, name), name)
     opset = max(
         (entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET
     )

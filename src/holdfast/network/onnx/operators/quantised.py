@@ -1,8 +1,8 @@
 """Quantised operators: integers of 8 or 16 bits on a grid, sums of their products, and the way back.
 
 The integers of a quantised tensor are held as floating-point numbers, which represent them exactly. Products are
-added up in float64: a sum of fewer than 2^20 products of 16 bits each is below 2^53, so it has no rounding error
-in any order. What runtimes round is computed in float32, in the order of onnxruntime's kernels, in every dtype of
+added up in float64: sums that fit into the 32 bits of runtimes are far below 2^53, so they have no rounding error in any
+order. What runtimes round is computed in float32, in the order of onnxruntime's kernels, in every dtype of
 the module:
 
     QuantizeLinear   round(clamp(fl(x / scale), low - zero, high - zero)) + zero
@@ -12,6 +12,7 @@ with halves rounded to even. Reference: the ONNX operators; Jacob et al., "Quant
 networks for efficient integer-arithmetic-only inference" (2018).
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -32,6 +33,8 @@ RANGES = {
     kind: (torch.iinfo(kind).min, torch.iinfo(kind).max)
     for kind in (torch.uint8, torch.int8, torch.uint16, torch.int16)
 }
+# Largest absolute value of an integer of 8 bits less its zero point.
+LARGEST_BYTE = 255
 # Operators whose result holds the integers of a grid.
 MAKES_GRID = frozenset({"QuantizeLinear", "Requantise", "MatMulInteger", "ConvInteger", "IntegerBias"})
 # Operators that read such integers, and give other numbers.
@@ -132,6 +135,7 @@ def integer_product(
     """The exact matrix product of integers less their zero points."""
     if a_zero is not None and a_zero.numel() > 1:
         raise node.unsupported_error("a zero point for each row")
+    check_sum_fits(node, a.shape[-1] * LARGEST_BYTE**2 if a.shape else 0)
     left, right = _exact(a), _exact(b)
     if a_zero is not None:
         left = left - _exact(a_zero)
@@ -145,6 +149,7 @@ def integer_convolution(
     node: OnnxNode, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
     """The exact convolution of integers less their zero points; padding has the value of the zero point."""
+    check_sum_fits(node, math.prod(w.shape[1:]) * LARGEST_BYTE**2)
     data, weight = _exact(x), _exact(w)
     if x_zero is not None:
         data = data - _exact(x_zero)
@@ -157,6 +162,12 @@ def integer_convolution(
 def integer_bias(node: OnnxNode, total: Tensor, bias: Tensor) -> Tensor:
     """An exact sum plus an integer for each channel."""
     return total + _along_axis(node, _exact(bias), total.dim())
+
+
+def check_sum_fits(node: OnnxNode, largest: int) -> None:
+    """UnsupportedLayer if a sum may exceed 32 bits: runtimes add in that type, which wraps around."""
+    if largest >= 2**31:
+        raise node.unsupported_error("a sum of products that may exceed 32 bits")
 
 
 def _exact(value: Tensor) -> Tensor:
