@@ -78,18 +78,15 @@ def _saturate(node: OnnxNode, value: Tensor, kind: torch.dtype) -> Tensor:
 def dequantise(node: OnnxNode, data: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """(integer - zero) scale. With `block_size` a scale holds for so many neighbours along the axis."""
     block = node.integer("block_size", 0)
-    if block:
+
+    def spread(value: Tensor) -> Tensor:
+        if not block:
+            return _along_axis(node, value, data.dim())
         axis = node.integer("axis", 1)
-        parts = [
-            part if part is None else part.repeat_interleave(block, axis).narrow(axis, 0, data.shape[axis])
-            for part in (scale, zero)
-        ]
-        step, shift = parts
-    else:
-        step = _along_axis(node, scale, data.dim())
-        shift = None if zero is None else _along_axis(node, zero, data.dim())
-    centred = data if shift is None else data - shift.to(_wide(data))
-    return centred.to(scale.dtype) * step
+        return value.repeat_interleave(block, axis).narrow(axis, 0, data.shape[axis])
+
+    centred = data if zero is None else data - spread(zero).to(_wide(data))
+    return centred.to(scale.dtype) * spread(scale)
 
 
 def _wide(data: Tensor) -> torch.dtype:
