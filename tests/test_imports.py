@@ -46,6 +46,7 @@ LAYERS = [
         "method",
         "replay",
         "execution",
+        "batch_state",
         "batch_solver",
         "solver",
         "store",

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from holdfast import time_limit
-from holdfast.batch_solver import BatchWorker, Choice, Stop, Work, apply_other_records
+from holdfast.batch_solver import BatchWorker, Choice, apply_other_records
+from holdfast.batch_state import Stop, Work
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import InProcess
 from holdfast.execution.asking import NotAnswered, query_in_subprocess

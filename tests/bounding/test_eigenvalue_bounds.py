@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding import eigenvalue_bounds
-from holdfast.bounding.quadratic_models import VariableBall, _narrow_by_eigenvalues
+from holdfast.bounding.quadratic_algebra import VariableBall, _narrow_by_eigenvalues
 from holdfast.bounding.quadratic_part import Curvature, Stored
 
 

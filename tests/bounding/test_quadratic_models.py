@@ -14,13 +14,8 @@ from torch import Tensor
 
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.quadratic_models import (
-    ParabolaCoefficients,
-    Quadratic,
-    QuadraticModel,
-    VariableBall,
-    _apply_curve,
-)
+from holdfast.bounding.quadratic_algebra import QuadraticModel, VariableBall, _apply_curve
+from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
 from holdfast.bounding.relax.base import Curve

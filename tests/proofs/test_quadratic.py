@@ -17,7 +17,7 @@ from benchmarks.proofs.mutants import mutants
 from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
 from holdfast.attacks.pgd import PGD
-from holdfast.bounding import quadratic_models
+from holdfast.bounding import quadratic_algebra
 from holdfast.certificates.claim import pack_proof, request_header
 from holdfast.certificates.model_file import model_for
 from holdfast.certificates.parabolas import Parabolas
@@ -416,15 +416,15 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(
     net, x, y = network("rnn")
     [problem] = radius_problems(net, x[:1], y[:1])
     shown = solve([problem], [PGD(restarts=2)])[0].bracket.upper.value
-    deviation, least = quadratic_models.deviation, quadratic_models.QuadraticModel.least
+    deviation, least = quadratic_algebra.deviation, quadratic_algebra.QuadraticModel.least
 
     def too_small(*given: Any) -> Any:
         low, high = deviation(*given)
         return (low + high) / 2 + (low - high) / 500, (low + high) / 2 + (high - low) / 500
 
-    monkeypatch.setattr(quadratic_models, "deviation", too_small)
+    monkeypatch.setattr(quadratic_algebra, "deviation", too_small)
     monkeypatch.setattr(
-        quadratic_models.QuadraticModel, "least", lambda self, rounds: least(self, rounds) + 1.0
+        quadratic_algebra.QuadraticModel, "least", lambda self, rounds: least(self, rounds) + 1.0
     )
     [record] = solve([problem], [Tighten(steps=10)])
     assert record.bracket.lower.value > shown

@@ -8,7 +8,8 @@ from typing import Literal
 
 import torch
 
-from holdfast.batch_solver import BatchWorker, Choice, Stop
+from holdfast.batch_solver import BatchWorker, Choice
+from holdfast.batch_state import Stop
 from holdfast.errors import HoldfastError
 from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text

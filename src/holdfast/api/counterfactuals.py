@@ -26,9 +26,9 @@ from holdfast.api.arguments import (
     check_number,
     check_whole,
 )
+from holdfast.api.printed_table import PrintedTable
 from holdfast.api.radius import Inputs, LabelsOption
 from holdfast.api.radius import radius as bracket_radii
-from holdfast.api.results import PrintedTable
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.region.columns import Column, Columns

@@ -43,6 +43,7 @@ from holdfast.api.perturbation import (
     SharesOption,
     ValuesOption,
 )
+from holdfast.api.printed_table import PrintedTable, data_frame, make_table, plain
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.region_questions import (
     PropertyOption,
@@ -51,16 +52,7 @@ from holdfast.api.region_questions import (
     property_of,
 )
 from holdfast.api.requests import property_fields, region_request
-from holdfast.api.results import (
-    AnswerList,
-    FrameRadiusList,
-    PrintedTable,
-    RadiusList,
-    WorstList,
-    data_frame,
-    make_table,
-    plain,
-)
+from holdfast.api.results import AnswerList, FrameRadiusList, RadiusList, WorstList
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic

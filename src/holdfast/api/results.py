@@ -6,11 +6,10 @@ The lists are Python lists, so that iterating, indexing and unpacking work as on
 
 import html
 import math
-import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +19,17 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.coverage.testgen import Tests
-from holdfast.errors import BadInput, MissingExtra
-from holdfast.formatting import format_bounds, format_nearest, shorten
+from holdfast.api.printed_table import (
+    PrintedTable,
+    data_frame,
+    make_table,
+    plain,
+    plural,
+    shown_bounds,
+    wrap_sentence,
+)
+from holdfast.errors import BadInput
+from holdfast.formatting import format_nearest, shorten
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
@@ -31,7 +38,6 @@ from holdfast.question import DataDescription, ModelDescription, Question, Reque
 from holdfast.region import Ball
 from holdfast.result import Bracket, Key, Record
 from holdfast.verification.ranges import Range
-from holdfast.verification.verify import Verdict
 
 if TYPE_CHECKING:  # named in base classes below, which the linter does not see
     from holdfast.api.risk import Risk  # noqa: F401
@@ -40,87 +46,10 @@ if TYPE_CHECKING:  # named in base classes below, which the linter does not see
     from holdfast.store import Store, StoredInput
 
 T = TypeVar("T")
-SHOWN_ROWS = 60  # rows of a table that are printed; the others are counted in a line below it
-SENTENCE_COLUMNS = 100  # columns of the sentence below a printed table; chosen by hand
 GATE_HELP = "min_certified with at (a radius), max_broken, max_unknown or min_accuracy"
 
 
 # ---- tables
-
-
-@dataclass(frozen=True)
-class PrintedTable:
-    """Text in columns. right: the columns whose text is set to the right."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
-
-    def __str__(self) -> str:
-        shown = self.rows[:SHOWN_ROWS]
-        widths = [max(map(len, column)) for column in zip(self.headings, *shown, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if place in self.right else cell.ljust(width)
-                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in (self.headings, *shown)
-        ]
-        more = len(self.rows) - len(shown)
-        return "\n".join([*lines, *([f"... and {more} more"] if more else [])])
-
-    def to_html(self) -> str:
-        """The table as HTML, every text escaped."""
-
-        def line(cells: Sequence[str], tag: str) -> str:
-            styles = [" style='text-align:right'" if k in self.right else "" for k in range(len(cells))]
-            made = (
-                f"<{tag}{style}>{html.escape(cell)}</{tag}>"
-                for cell, style in zip(cells, styles, strict=True)
-            )
-            return f"<tr>{''.join(made)}</tr>"
-
-        body = "".join(line(row, "td") for row in self.rows[:SHOWN_ROWS])
-        more = len(self.rows) - SHOWN_ROWS
-        rest = f"<p>... and {more} more</p>" if more > 0 else ""
-        return f"<table><thead>{line(self.headings, 'th')}</thead><tbody>{body}</tbody></table>{rest}"
-
-
-def make_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> PrintedTable:
-    """Return a table of rows with the same keys. A column without any text is left out."""
-    headings = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
-    body = tuple(tuple(row[name] for name in headings) for row in rows)
-    return PrintedTable(
-        tuple(headings), body, frozenset(k for k, name in enumerate(headings) if name in right)
-    )
-
-
-def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the rows as a pandas DataFrame; MissingExtra where pandas is not installed."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtra(
-            "to_frame needs pandas: pip install 'holdfast[tables]'. Without it, use .lower and .upper, or "
-            "iterate over the result."
-        ) from error
-    return pandas.DataFrame(list(rows))
-
-
-def shown_bounds(bracket: Bracket) -> tuple[str, str]:
-    """The bounds for people, rounded outwards; '-' where no method found one."""
-    pair = (
-        text.replace("−", "-").replace("∞", "inf")
-        for text in format_bounds(bracket.lower.value, bracket.upper.value)
-    )
-    known = (bracket.closed or bracket.lower.known, bracket.closed or bracket.upper.known)
-    low, high = (text if found else "-" for text, found in zip(pair, known, strict=True))
-    return low, high
-
-
-def plain(text: str) -> str:
-    """A number as ASCII."""
-    return text.replace("−", "-").replace("∞", "inf")
 
 
 # ---- the run behind a result
@@ -266,15 +195,6 @@ class GateDecision:
         return "\n".join([*lines, f"gate: {'passed' if self.passed else 'FAILED'}"])
 
     __repr__ = __str__
-
-
-def wrap_sentence(sentence: str) -> str:
-    """The sentence in lines of at most SENTENCE_COLUMNS columns."""
-    return textwrap.fill(sentence, SENTENCE_COLUMNS, break_long_words=False, break_on_hyphens=False)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 # ---- lists
@@ -601,7 +521,7 @@ def _answer_or_counts(answered: AnswerList | None, found: Sequence[Bracket]) -> 
         return answered.answer()
     held = [_holds(bracket) for bracket in found]
     return (
-        f"The property is proved over {held.count('proved')} of {_plural(len(held), 'region')}, broken in "
+        f"The property is proved over {held.count('proved')} of {plural(len(held), 'region')}, broken in "
         f"{held.count('broken')}, unknown in {held.count('unknown')}."
     )
 
@@ -694,7 +614,7 @@ class RangeList(Results[Range]):
             return self._answered.answer()
         done = sum(found.closed for found in self)
         tolerance = f"{self[0].tolerance:g}" if self else ""
-        return f"{done} of {_plural(len(self), 'range')} known to the tolerance {tolerance}."
+        return f"{done} of {plural(len(self), 'range')} known to the tolerance {tolerance}."
 
 
 class SmoothedList(Results["Smoothed"]):
@@ -727,162 +647,8 @@ class SmoothedList(Results["Smoothed"]):
     def summary(self) -> str:
         """At how many inputs the smoothed classifier has a class."""
         known = sum(one.prediction is not None for one in self)
-        of = _plural(len(self), "input")
+        of = plural(len(self), "input")
         return f"The smoothed classifier has a class at {known} of {of}; it is not the network itself."
 
 
 # ---- single results
-
-
-@dataclass(frozen=True, repr=False)
-class Verification(Verdict):
-    """The verdict of `hf.verify`; it prints as its answer and what shows it."""
-
-    def summary(self) -> str:
-        """The answer in a sentence."""
-        from holdfast.report.answer_sentence import INSTANCE_ANSWERS
-
-        if self.answer == "timeout":
-            return f"{INSTANCE_ANSWERS['unknown']} The time ran out."
-        return INSTANCE_ANSWERS[self.answer]
-
-    def to_frame(self) -> Any:
-        """The verdict as a pandas DataFrame with one row."""
-        row = {"answer": self.answer, "least": self.least, "lowest": self.lowest, "nodes": self.nodes}
-        return data_frame([{**row, "seconds": self.seconds, "note": self.note}])
-
-    def __str__(self) -> str:
-        lines = [f"{self.answer}: {self.summary()}"]
-        if self.witness is not None:
-            lines += [f"input:   {_numbers(self.witness)}"]
-        if self.outputs is not None:
-            lines += [f"outputs: {_numbers(self.outputs)}"]
-        if self.answer in ("timeout", "unknown"):
-            low, high = (plain(format_nearest(value)) for value in (self.least, self.lowest))
-            lines += [f"smallest score: between {low} (proved) and {high} (found)"]
-        return "\n".join([*lines, *([f"note: {self.note}"] if self.note else [])])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
-
-def _numbers(values: Tensor) -> str:
-    shown = values.flatten().tolist()
-    more = f", ... ({len(shown)} numbers)" if len(shown) > 8 else ""
-    return ", ".join(f"{value:.6g}" for value in shown[:8]) + more
-
-
-def verification_of(verdict: Verdict) -> Verification:
-    """The same verdict, with a readable face."""
-    return Verification(**{one.name: getattr(verdict, one.name) for one in fields(Verdict)})
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class GeneratedTests(Tests):
-    """The tests of `hf.testgen`; they print as a table with the coverage below."""
-
-    def table(self) -> PrintedTable:
-        """One line for each test."""
-        rows = [
-            {
-                "test": str(k),
-                "seed": str(int(self.seed[k])),
-                "changed": str(int(self.changed[k])),
-                "class of seed": str(int(self.seed_class[k])),
-                "class of test": str(int(self.new_class[k])),
-                " ": "<- adversarial" if bool(self.adversarial[k]) else "",
-            }
-            for k in range(len(self))
-        ]
-        return make_table(rows, ("test", "seed", "changed"))
-
-    def summary(self) -> str:
-        """How many tests there are, and what they add to the coverage."""
-        return (
-            f"{_plural(len(self), 'test')} ({int(self.adversarial.sum())} adversarial) raise "
-            f"{self.criterion} coverage from "
-            f"{self.before:.1%} to {self.after:.1%} of {self.total.items} items."
-        )
-
-    def to_frame(self) -> Any:
-        """One row for each test, as a pandas DataFrame."""
-        names = ("seed", "changed", "seed_class", "new_class", "adversarial")
-        return data_frame(
-            [{"test": k, **{name: getattr(self, name)[k].item() for name in names}} for k in range(len(self))]
-        )
-
-    def __str__(self) -> str:
-        return f"{self.table()}\n{self.summary()}" if len(self) else self.summary()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().to_html()}<p>{html.escape(self.summary())}</p>"
-
-
-def generated_tests(found: Tests) -> GeneratedTests:
-    """The same tests, with a readable face."""
-    return GeneratedTests(**{one.name: getattr(found, one.name) for one in fields(Tests) if one.init})
-
-
-class SaliencyMap(Tensor):
-    """(inputs, *unit shape): how far changing each unit alone can lower the margin; NaN where a unit may not
-    change.
-
-    It is a tensor. What is computed from it (a row, a sum) is a plain tensor.
-    """
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-    def summary(self) -> str:
-        """The unit of each input that matters most."""
-        parts = []
-        for place, row in enumerate(self.flatten(1).tolist()[:5]):
-            known = [(value, k) for k, value in enumerate(row) if not math.isnan(value)]
-            if known:
-                value, k = max(known)
-                at = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:])))
-                parts.append(
-                    f"input {place}: unit {at if len(at) > 1 else at[0]} lowers the margin by {value:.4g}"
-                )
-        more = len(self) - len(parts)
-        text = "; ".join(parts) if parts else "No unit may change"
-        return f"{text}{f'; and {more} more inputs' if parts and more > 0 else ''}."
-
-    def to_frame(self) -> Any:
-        """One row for each unit of each input, as a pandas DataFrame."""
-        rows = []
-        for place, values in enumerate(self.flatten(1).tolist()):
-            for k, value in enumerate(values):
-                at = [int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:]))]
-                axes = (
-                    {f"axis{axis}": i for axis, i in enumerate(at)}
-                    if len(at) > 1
-                    else {"unit": at[0] if at else 0}
-                )
-                rows.append({"input": place, **axes, "saliency": value})
-        return data_frame(rows)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        values = repr(self.as_subclass(Tensor))
-        return f"{values}\n{self.summary()}"
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return saliency_map, (self.as_subclass(Tensor),)
-
-
-def saliency_map(values: Tensor) -> SaliencyMap:
-    """The same numbers, with a readable face."""
-    found: SaliencyMap = values.as_subclass(SaliencyMap)
-    return found

@@ -23,7 +23,7 @@ from holdfast.api.arguments import (
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption
-from holdfast.api.results import SaliencyMap, saliency_map
+from holdfast.api.single_results import SaliencyMap, saliency_map
 from holdfast.hamming.saliency import Saliency, saliency_problem, stack_maps
 from holdfast.network import Network
 from holdfast.region.units import Unit

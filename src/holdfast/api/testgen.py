@@ -24,7 +24,7 @@ from holdfast.api.arguments import (
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption
-from holdfast.api.results import GeneratedTests, generated_tests
+from holdfast.api.single_results import GeneratedTests, generated_tests
 from holdfast.coverage.criteria import Criterion
 from holdfast.coverage.neurons import Per
 from holdfast.coverage.testgen import testgen as generate

@@ -21,7 +21,8 @@ from holdfast.api.arguments import (
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.requests import reach_request
-from holdfast.api.results import AnswerList, RangeList, Verification, verification_of
+from holdfast.api.results import AnswerList, RangeList
+from holdfast.api.single_results import Verification, verification_of
 from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method

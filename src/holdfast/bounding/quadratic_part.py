@@ -1,7 +1,7 @@
 """The quadratic part 1/2 v'Q v + v'C r of quadratic models, represented by a recipe.
 
 Statement. Sums and products of the recipe below equal those of the matrices Q and C that it represents, up
-to the rounding that `quadratic_models` charges.
+to the rounding that `quadratic_algebra` charges.
 
 It is the largest part of a model, and most nodes need only a few sums of it. Affine maps and activations
 change it in two ways only: they take linear combinations of stored coefficients, and they add products of

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
-from holdfast.bounding.quadratic_models import QuadraticModel, VariableBall
+from holdfast.bounding.quadratic_algebra import QuadraticModel, VariableBall
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax.parabola import SmoothCurve, interpolate_parabola
 from holdfast.bounding.traversal import Backward, Forward, forward

@@ -197,15 +197,27 @@ class Network:
                 `output_mean` and `output_std`.
         """
         names = class_names_of(module) if classes is None else classes
-        units = (input_scaler, output_mean, output_std, output_scaler)
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, names, tokenizer, *units)
+        options = AssemblyOptions(
+            domain=domain,
+            mean=mean,
+            std=std,
+            time_first=time_first,
+            pool=pool,
+            vocabulary=vocabulary,
+            classes=names,
+            tokenizer=tokenizer,
+            output=output,
+            device=device,
+            input_scaler=input_scaler,
+            output_mean=output_mean,
+            output_std=output_std,
+            output_scaler=output_scaler,
+        )
         parts = parts_of_module(
             module,
             options,
             shape=shape,
             tokens=tokens,
-            output=output,
-            device=device,
             name=name,
             fingerprint=fingerprint,
             inputs=inputs,
@@ -248,11 +260,23 @@ class Network:
             output, device: what is measured and where it runs, as in `from_torch`.
             input_scaler, output_mean, output_std, output_scaler: your units, as in `from_torch`.
         """
-        units = (input_scaler, output_mean, output_std, output_scaler)
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer, *units)
-        return cls(
-            **vars(parts_of_exported_program(file, options, trust=trust, output=output, device=device))
+        options = AssemblyOptions(
+            domain=domain,
+            mean=mean,
+            std=std,
+            time_first=time_first,
+            pool=pool,
+            vocabulary=vocabulary,
+            classes=classes,
+            tokenizer=tokenizer,
+            output=output,
+            device=device,
+            input_scaler=input_scaler,
+            output_mean=output_mean,
+            output_std=output_std,
+            output_scaler=output_scaler,
         )
+        return cls(**vars(parts_of_exported_program(file, options, trust=trust)))
 
     @classmethod
     def from_onnx(
@@ -295,16 +319,28 @@ class Network:
                 leaves them open. Data are then a dict of arrays, or one array that holds all of them.
             input_scaler, output_mean, output_std, output_scaler: your units, as in `from_torch`.
         """
-        units = (input_scaler, output_mean, output_std, output_scaler)
-        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer, *units)
+        options = AssemblyOptions(
+            domain=domain,
+            mean=mean,
+            std=std,
+            time_first=time_first,
+            pool=pool,
+            vocabulary=vocabulary,
+            classes=classes,
+            tokenizer=tokenizer,
+            output=output,
+            device=device,
+            input_scaler=input_scaler,
+            output_mean=output_mean,
+            output_std=output_std,
+            output_scaler=output_scaler,
+        )
         parts = parts_of_onnx_file(
             file,
             options,
-            device=device,
             black_box=black_box,
             batched=batched,
             constants=constants,
-            output=output,
             inputs=inputs,
         )
         return cls(**vars(parts))

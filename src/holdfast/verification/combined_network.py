@@ -149,12 +149,10 @@ def open_declared(
     """Open an ONNX file with the inputs, outputs and inner values of a declaration, joined to one each."""
     parts = parts_of_onnx_file(
         file,
-        AssemblyOptions(),
-        device=device,
+        AssemblyOptions(device=device),
         black_box=black_box,
         batched=True,
         constants=None,
-        output=None,
         interface=interface_of(declared),
     )
     return Network(**vars(parts))

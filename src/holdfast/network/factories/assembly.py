@@ -27,7 +27,7 @@ DomainOption = tuple[float | Tensor, float | Tensor] | Domain | None
 
 @dataclass(frozen=True)
 class AssemblyOptions:
-    """How the user's data relate to the inputs and outputs of the model.
+    """How the user's data relate to the inputs and outputs of the model, and where it runs.
 
     `Network.from_torch` documents each option.
     """
@@ -40,6 +40,8 @@ class AssemblyOptions:
     vocabulary: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     tokenizer: Given | None = None
+    output: str | None = None
+    device: str | torch.device = "cpu"
     input_scaler: Any = None
     output_mean: float | Sequence[float] | Tensor | None = None
     output_std: float | Sequence[float] | Tensor | None = None
@@ -70,31 +72,36 @@ class NetworkParts:
     input_tensors: tuple[FlatTensor, ...] = ()
 
 
-def assemble(
-    model: nn.Module,
-    options: AssemblyOptions,
-    *,
-    name: str,
-    source: Source,
-    device: torch.device,
-    notes: Sequence[str],
-    fingerprint: str,
-    shape: Sequence[int | None] | None,
-    vectors: Tensor | None = None,
-    token_model: nn.Module | None = None,
-    output: str | None = None,
-    input_tensors: Sequence[FlatTensor] = (),
-) -> NetworkParts:
-    """Check the options against the model and wrap the model in an `Adapter`.
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model as the module of its kind opened it.
 
-    Args:
-        model: the module to measure; for token models the part that takes word vectors.
+    Attributes:
+        module: the module to measure; for token models the part that takes word vectors.
         shape: of one input, without the batch axis; None for an axis of any size.
         vectors: (words, dim), the embedding of a token model.
-        token_model: the whole token model, token ids in.
-        output: the name of the output that the adapter picks from the model's answer.
+        token_module: the whole token model, token ids in.
+        output: the name of the output that is still to be picked from the model's answer.
         input_tensors: the inputs of the model that one flat input holds.
     """
+
+    module: nn.Module
+    name: str
+    source: Source
+    device: torch.device
+    notes: Sequence[str]
+    fingerprint: str
+    shape: Sequence[int | None] | None
+    vectors: Tensor | None = None
+    token_module: nn.Module | None = None
+    output: str | None = None
+    input_tensors: Sequence[FlatTensor] = ()
+
+
+def assemble(opened: OpenedModel, options: AssemblyOptions) -> NetworkParts:
+    """Check the options against the model and wrap the model in an `Adapter`."""
+    model, name, source, shape = opened.module, opened.name, opened.source, opened.shape
+    vectors, token_model, fingerprint = opened.vectors, opened.token_module, opened.fingerprint
     check_weights(model, name)
     vocabulary = options.vocabulary
     if vectors is None and vocabulary is not None:
@@ -120,7 +127,7 @@ def assemble(
         time_first=options.time_first,
         pool=options.pool,
         takes_lengths=source == "torch" and takes_lengths(model),
-        output=output,
+        output=opened.output,
         output_mean=output_scale[0],
         output_std=output_scale[1],
     )
@@ -136,17 +143,17 @@ def assemble(
             time_first=options.time_first,
             pool=options.pool,
             takes_lengths=adapter.takes_lengths,
-            output=output,
+            output=opened.output,
             output_mean=output_scale[0],
             output_std=output_scale[1],
         )
     return NetworkParts(
-        module=adapter.eval().to(device),
+        module=adapter.eval().to(opened.device),
         name=name,
         source=source,
         domain=domain_along_axis(Domain.of(options.domain), shape or None),
         fingerprint=fingerprint,
-        device=device,
+        device=opened.device,
         dtype=dtype,
         shape=tuple(shape) if shape is not None else None,
         vectors=vectors,
@@ -154,8 +161,8 @@ def assemble(
         tokenizer=tokenizer,
         classes=distinct_names(options.classes, f"classes of {name}"),
         token_model=token_model,
-        notes=tuple(notes),
-        input_tensors=tuple(input_tensors),
+        notes=tuple(opened.notes),
+        input_tensors=tuple(opened.input_tensors),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from holdfast.errors import BadInput
 from holdfast.network.adapter import BlackBox
-from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, assemble
+from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, OpenedModel, assemble
 from holdfast.network.forward_signature import check_one_input
 from holdfast.network.model_identity import hash_or_note, named_by
 
@@ -31,12 +31,14 @@ def parts_of_callable(
     check_one_input(function, label)
     digest, hash_notes = hash_or_note(function) if fingerprint is None else (named_by(fingerprint), [])
     return assemble(
-        BlackBox(function),
+        OpenedModel(
+            BlackBox(function),
+            name=label,
+            source="black box",
+            device=torch.device("cpu"),
+            notes=["black box: no gradients, nothing can be proved", *hash_notes],
+            fingerprint=digest,
+            shape=shape,
+        ),
         options,
-        name=label,
-        source="black box",
-        device=torch.device("cpu"),
-        notes=["black box: no gradients, nothing can be proved", *hash_notes],
-        fingerprint=digest,
-        shape=shape,
     )

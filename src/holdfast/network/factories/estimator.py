@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, Source, assemble
+from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, OpenedModel, Source, assemble
 from holdfast.network.model_identity import hash_or_note
 from holdfast.region.columns import Columns
 
@@ -24,14 +24,16 @@ def parts_of_estimator(
 
     def make_parts(module: nn.Module, source: Source, notes: tuple[str, ...]) -> NetworkParts:
         return assemble(
-            module,
+            OpenedModel(
+                module,
+                name=label,
+                source=source,
+                device=torch.device("cpu"),
+                notes=[*notes, *hash_notes],
+                fingerprint=digest,
+                shape=(len(opened.columns.features),),
+            ),
             options,
-            name=label,
-            source=source,
-            device=torch.device("cpu"),
-            notes=[*notes, *hash_notes],
-            fingerprint=digest,
-            shape=(len(opened.columns.features),),
         )
 
     parts = make_parts(opened.module, "black box" if opened.itself is None else "torch", opened.notes)

@@ -13,6 +13,7 @@ from holdfast.network.adapter import OutputOf, check_unambiguous, for_any_batch,
 from holdfast.network.factories.assembly import (
     AssemblyOptions,
     NetworkParts,
+    OpenedModel,
     assemble,
     check_weights,
     item_shape,
@@ -30,8 +31,6 @@ def parts_of_exported_program(
     options: AssemblyOptions,
     *,
     trust: bool,
-    output: str | None,
-    device: str | torch.device,
 ) -> NetworkParts:
     """The parts of `Network.from_export`. The file is opened only with trust=True."""
     path = existing_file(file)
@@ -41,7 +40,7 @@ def parts_of_exported_program(
             f"you trust whoever made it, pass trust=True (--trust on the command line); otherwise ask for "
             f"an ONNX file, which cannot."
         )
-    target = torch_device(device)
+    target, output = torch_device(options.device), options.output
     try:
         with ignored_torch_logs():  # torch logs the traceback; the error below holds its first line
             program = torch.export.load(path)
@@ -76,16 +75,18 @@ def parts_of_exported_program(
         fixed = count if isinstance(count, int) else None
         measured = for_any_batch(measured, example if vectors is None else vectors[example], fixed=fixed)
     return assemble(
-        measured,
+        OpenedModel(
+            measured,
+            name=path.name,
+            source="export",
+            device=target,
+            notes=notes,
+            fingerprint=combine_hashes(of_file(path), of_output(output)),
+            shape=shape,
+            vectors=vectors,
+            token_module=token_model,
+        ),
         options,
-        name=path.name,
-        source="export",
-        device=target,
-        notes=notes,
-        fingerprint=combine_hashes(of_file(path), of_output(output)),
-        shape=shape,
-        vectors=vectors,
-        token_model=token_model,
     )
 
 

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from holdfast.files import explained_errors
 from holdfast.network.adapter import RowByRow, for_any_batch, over_single_inputs
 from holdfast.network.factories.assembly import (
     AssemblyOptions,
     NetworkParts,
+    OpenedModel,
     assemble,
     item_shape,
     torch_device,
@@ -27,11 +26,9 @@ def parts_of_onnx_file(
     file: str | Path,
     options: AssemblyOptions,
     *,
-    device: str | torch.device,
     black_box: bool,
     batched: bool,
     constants: Mapping[str, Any] | None,
-    output: str | None,
     interface: "FlatInterface | None" = None,
     inputs: Sequence[str] | Sizes | None = None,
 ) -> NetworkParts:
@@ -51,11 +48,11 @@ def parts_of_onnx_file(
             black_box=black_box,
             batched=batched,
             constants=constants,
-            output=output,
+            output=options.output,
             interface=interface,
             inputs=inputs,
         )
-        target = torch_device("cpu" if opened.black_box else device)
+        target = torch_device("cpu" if opened.black_box else options.device)
         model = opened.module.to(target).requires_grad_(False)
         example = opened.example.to(target)
         shape = item_shape(opened.shape, options.time_first) if batched else opened.shape
@@ -69,15 +66,17 @@ def parts_of_onnx_file(
         elif not opened.black_box and not options.time_first:
             model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
         return assemble(
-            model,
+            OpenedModel(
+                model,
+                name=path.name,
+                source="black box" if opened.black_box else "onnx",
+                device=target,
+                notes=opened.notes,
+                fingerprint=combine_hashes(of_file(path), *opened.extra_hashes),
+                shape=shape,
+                vectors=vectors,
+                token_module=token_model,
+                input_tensors=opened.input_tensors,
+            ),
             options,
-            name=path.name,
-            source="black box" if opened.black_box else "onnx",
-            device=target,
-            notes=opened.notes,
-            fingerprint=combine_hashes(of_file(path), *opened.extra_hashes),
-            shape=shape,
-            vectors=vectors,
-            token_model=token_model,
-            input_tensors=opened.input_tensors,
         )

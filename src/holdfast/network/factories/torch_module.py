@@ -13,6 +13,7 @@ from holdfast.errors import BadInput
 from holdfast.network.factories.assembly import (
     AssemblyOptions,
     NetworkParts,
+    OpenedModel,
     assemble,
     check_weights,
     torch_device,
@@ -35,8 +36,6 @@ def parts_of_module(
     *,
     shape: Sequence[int] | None,
     tokens: bool,
-    output: str | None,
-    device: str | torch.device,
     name: str | None,
     fingerprint: str | Sequence[str | Path] | None,
     inputs: Sizes | None = None,
@@ -96,7 +95,7 @@ def parts_of_module(
             f"{kind} cannot be copied ({error}); give holdfast a fresh, untrained-on module."
         ) from error
     digest, hash_notes = hash_or_note(module) if fingerprint is None else (named_by(fingerprint), [])
-    target = torch_device(device)
+    target = torch_device(options.device)
     copied = copied.to(target)
     input_shape: Sequence[int | None] | None = shape
     vectors, token_model = None, None
@@ -106,19 +105,21 @@ def parts_of_module(
         length = shape[0] if shape else DEFAULT_TOKENS
         lengths = (torch.full((3,), length, dtype=torch.int64),) if takes_lengths(copied) else ()
         batch_shape = (length, 3) if options.time_first else (3, length)
-        vectors, copied = split_module(copied, batch_shape, *lengths, output=output)
+        vectors, copied = split_module(copied, batch_shape, *lengths, output=options.output)
         input_shape = (shape[0] if shape else None, vectors.shape[1])
     return assemble(
-        copied,
+        OpenedModel(
+            copied,
+            name=label,
+            source="torch",
+            device=target,
+            notes=[*notes, *hash_notes],
+            fingerprint=digest and combine_hashes(digest, of_output(options.output)),
+            shape=input_shape,
+            vectors=vectors,
+            token_module=token_model,
+            output=options.output,
+            input_tensors=tensors,
+        ),
         options,
-        name=label,
-        source="torch",
-        device=target,
-        notes=[*notes, *hash_notes],
-        fingerprint=digest and combine_hashes(digest, of_output(output)),
-        shape=input_shape,
-        vectors=vectors,
-        token_model=token_model,
-        output=output,
-        input_tensors=tensors,
     )
