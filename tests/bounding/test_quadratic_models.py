@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.quadratic_algebra import QuadraticModel, VariableBall, _apply_curve
+from holdfast.bounding.quadratic_algebra import QuadraticModel, VariableBall, apply_curve
 from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
@@ -125,7 +125,7 @@ def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> N
         torch.arange(d),
         ball,
     )
-    found = _apply_curve(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
+    found = apply_curve(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
     assert found.curvature is not None
     form, parts = found.curvature.store_slabs(), found.parts
     v = some(4000, d)
