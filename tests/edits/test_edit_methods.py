@@ -58,7 +58,7 @@ def test_shared_prefixes_reach_the_states_of_all_texts(kind: str, rules: EditRul
         known = {rules.read(made) for made, _ in options.texts(edits)}
         for first in (None, 0, 1, 2, 3, 4):
             sweep = Sweep(view, options, edits, None if first is None else frozenset({first}))
-            for prefixes in sweep.finished():
+            for prefixes in sweep.iterate_texts():
                 read = {tuple(words) for words in prefixes.words.tolist()}
                 assert read <= known
                 outputs = net.ask_tokens(prefixes.words)
@@ -66,7 +66,7 @@ def test_shared_prefixes_reach_the_states_of_all_texts(kind: str, rules: EditRul
         whole = {
             tuple(words)
             for sweep in sweeps(view, options, edits)
-            for prefixes in sweep.finished()
+            for prefixes in sweep.iterate_texts()
             for words in prefixes.words.tolist()
         }
         fewer = {rules.read(made) for less in range(edits) for made, _ in options.texts(less)}

@@ -68,7 +68,7 @@ def explain_arguments(positional: str = "", **own: str) -> Callable[[Callable[P,
         required = [one.name for one in parameters if one.default is one.empty]
 
         @functools.wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call_with_hints(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs:
                 if name not in names:
                     hint = own.get(name) or _meant(name, names)
@@ -88,7 +88,7 @@ def explain_arguments(positional: str = "", **own: str) -> Callable[[Callable[P,
                 )
             return function(*args, **kwargs)
 
-        return checked
+        return call_with_hints
 
     return decorate
 

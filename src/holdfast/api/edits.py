@@ -225,7 +225,7 @@ class Edits:
 def check_padding(net: Network, x: Any, rows: Sequence[Tensor], edits: Edits) -> None:
     """Raise BadInput if the network answers padded texts otherwise than the texts alone.
 
-    Regions hold texts without padding, so their answers must be those that the user gets for padded ones; where the
+    Regions hold texts without padding, so their answers must equal the answers to padded texts; where the
     edits name the padding, the network reads it.
     """
     if edits.padding is not None or net.token_model is None:

@@ -147,7 +147,7 @@ class Loop:
         states: the names of the states. Default: x1, x2, ...
         units: their units, for pages.
         discrete: whether the plant returns the next state.
-        disturbance: for each state the largest absolute value of what is added to its derivative (to its next value
+        disturbance: for each state the largest absolute value of a term that is added to its derivative (to its next value
             if `discrete`) at any time, in any way. Default: none.
         order: of the Taylor expansion in time, 2 to 4.
 

@@ -12,9 +12,9 @@ Reference: none; every sentence is queried.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -41,15 +41,47 @@ SENTENCES_IN_STEP = 2**15
 
 
 @dataclass(frozen=True)
-class EnumerationState:
-    """The state of the enumeration: all sentences with fewer than `count` replaced words were queried, and those with
-    `count` of them for the rows that are open and not waiting.
+class RowsByCount:
+    """The state of an enumeration: all texts with fewer than `count` changes were queried, and those with `count` of
+    them for the rows that are open and not waiting.
     """
 
     count: int
-    open: Tensor  # (batch,) bool: the rows that kept their class so far and have more sentences
-    waiting: tuple[int, ...]  # the rows whose sentences with `count` replaced words come next, fewest first
-    sentences: int  # the number of all sentences with `count` replaced words of the rows that are open
+    open: Tensor  # (batch,) bool: the rows that kept their class so far and have more texts
+    waiting: tuple[int, ...]  # the rows whose texts with `count` changes come next, fewest first
+    texts: int  # the number of all texts with `count` changes of the rows that are open
+
+    def without_settled(self, lower: Tensor, upper: Tensor) -> Self:
+        """The state without the rows whose bounds (batch,) are closed."""
+        settled = (lower >= upper).cpu()
+        waiting = tuple(row for row in self.waiting if not settled[row])
+        return replace(self, open=self.open & ~settled, waiting=waiting)
+
+    def rows_of_step(self, sizes: Iterable[int], most: int) -> list[int]:
+        """The first waiting rows that have at most `most` texts together, but one row at least.
+
+        Args:
+            sizes: the number of texts of each waiting row.
+        """
+        ends = itertools.accumulate(sizes)
+        now = [row for row, end in zip(self.waiting, ends, strict=True) if end <= most]
+        return now or list(self.waiting[:1])
+
+
+def fewest_first(sizes: Mapping[int, int], most: int, still: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
+    """The fields `open`, `waiting` and `texts` for the rows with these numbers of texts, without those of more than
+    `most`. still: (batch,) bool, for its shape.
+    """
+    waiting = sorted((row for row, size in sizes.items() if size <= most), key=sizes.__getitem__)
+    kept = torch.zeros_like(still)
+    kept[waiting] = True
+    return kept, tuple(waiting), sum(map(sizes.__getitem__, waiting))
+
+
+@dataclass(frozen=True)
+class EnumerationState(RowsByCount):
+    """The state of the enumeration of sentences by the number of replaced words."""
+
     first_sentences: int  # at most this number is queried before all other methods
 
 
@@ -90,23 +122,19 @@ class Enumerate(Method[EnumerationState]):
         return self._count_next(problem, 1, every, _first_sentences(problem))
 
     def is_opening(self, state: EnumerationState) -> bool:
-        return state.sentences <= state.first_sentences
+        return state.texts <= state.first_sentences
 
     def update_bounds(
         self, problem: Problem, state: EnumerationState, lower: Tensor, upper: Tensor
     ) -> EnumerationState:
-        settled = (lower >= upper).cpu()
-        waiting = tuple(row for row in state.waiting if not settled[row])
-        return replace(state, open=state.open & ~settled, waiting=waiting)
+        return state.without_settled(lower, upper)
 
     def step(self, problem: Problem, state: EnumerationState) -> tuple[EnumerationState | None, Claims]:
         region = problem.region
         count = state.count
         options = {row: _options(region, row) for row in state.waiting}
-        sizes = [sentences(places, count) for places in options.values()]
-        ends = itertools.accumulate(sizes)
-        now = [row for row, end in zip(state.waiting, ends, strict=True) if end <= SENTENCES_IN_STEP]
-        now = now or list(state.waiting[:1])
+        sizes = (sentences(places, count) for places in options.values())
+        now = state.rows_of_step(sizes, SENTENCES_IN_STEP)
         counterexamples = _first_counterexamples(problem, {row: options[row] for row in now}, count)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
         witness, found, still = (
@@ -134,15 +162,9 @@ class Enumerate(Method[EnumerationState]):
 
     def _count_next(self, problem: Problem, count: int, still: Tensor, first: int) -> EnumerationState:
         """The state before sentences with `count` replaced words; rows that have none, or too many, are left out."""
-        sizes = {
-            row: sentences(_options(problem.region, row), count) for row in still.nonzero().flatten().tolist()
-        }
-        waiting = sorted(
-            (row for row, size in sizes.items() if 0 < size <= self.sentences), key=sizes.__getitem__
-        )
-        kept = torch.zeros_like(still)
-        kept[waiting] = True
-        return EnumerationState(count, kept, tuple(waiting), sum(map(sizes.__getitem__, waiting)), first)
+        rows = still.nonzero().flatten().tolist()
+        sizes = {row: size for row in rows if (size := sentences(_options(problem.region, row), count))}
+        return EnumerationState(count, *fewest_first(sizes, self.sentences, still), first)
 
 
 def _first_sentences(problem: Problem) -> int:

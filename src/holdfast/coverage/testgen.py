@@ -466,22 +466,22 @@ def in_blocks(
     def left() -> float | None:
         return None if math.isinf(until) else max(0.0, until - time.monotonic())
 
-    def found() -> int:
+    def count_tests() -> int:
         witnesses = (record.bracket.upper.evidence.witness for record in records())
         return len({x.numpy().tobytes() for x in witnesses if x is not None})
 
     for problem in suite.problems:
-        ask(problem, left(), found())
+        ask(problem, left(), count_tests())
         return
     asked = torch.zeros(len(suite), dtype=torch.bool)
     while not bool(asked.all()):
         waiting = suite.waiting(records()).cpu()
         waiting = waiting[~asked[waiting]][: suite.block]
         late = bool(asked.any()) and time.monotonic() >= until
-        if not len(waiting) or late or (tests is not None and found() >= tests):
+        if not len(waiting) or late or (tests is not None and count_tests() >= tests):
             return
         asked[waiting] = True
-        if ask(suite.problem(waiting.to(suite.order.device)), left(), found()):
+        if ask(suite.problem(waiting.to(suite.order.device)), left(), count_tests()):
             return
 
 

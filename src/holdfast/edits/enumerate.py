@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
+from holdfast.certify.enumerate import RowsByCount, fewest_first
 from holdfast.edits.sweep import Prefixes, sweeps
 from holdfast.method import Claims, Method
 from holdfast.network import Network
@@ -61,19 +62,7 @@ def view_of(net: Network) -> "StateView | None":
 
 
 @dataclass(frozen=True)
-class EditCounts:
-    """The state of the enumeration: all texts with fewer than `count` edits were queried, and those with `count` of
-    them for the rows that are open and not waiting.
-    """
-
-    count: int
-    open: Tensor  # (batch,) bool: the rows that kept their class so far and have more texts
-    waiting: tuple[int, ...]  # the rows whose texts with `count` edits come next, fewest first
-    texts: int  # the number of these texts
-
-
-@dataclass(frozen=True)
-class EnumerateEdits(Method[EditCounts]):
+class EnumerateEdits(Method[RowsByCount]):
     """Query all texts with one edit, then two, and so on; of each input, up to `texts` with the same number of edits,
     where common prefixes are computed once, else up to `whole_texts`.
     """
@@ -96,24 +85,21 @@ class EnumerateEdits(Method[EditCounts]):
             return "enumerates edited texts; this problem has another region"
         return None
 
-    def start(self, problem: Problem, seed: int) -> EditCounts:
+    def start(self, problem: Problem, seed: int) -> RowsByCount:
         return self._count_next(problem, 1, torch.ones(len(problem), dtype=torch.bool))
 
-    def is_opening(self, state: EditCounts) -> bool:
+    def is_opening(self, state: RowsByCount) -> bool:
         return state.texts <= FIRST_TEXTS
 
-    def update_bounds(self, problem: Problem, state: EditCounts, lower: Tensor, upper: Tensor) -> EditCounts:
-        settled = (lower >= upper).cpu()
-        waiting = tuple(row for row in state.waiting if not settled[row])
-        return replace(state, open=state.open & ~settled, waiting=waiting)
+    def update_bounds(
+        self, problem: Problem, state: RowsByCount, lower: Tensor, upper: Tensor
+    ) -> RowsByCount:
+        return state.without_settled(lower, upper)
 
-    def step(self, problem: Problem, state: EditCounts) -> tuple[EditCounts | None, Claims]:
+    def step(self, problem: Problem, state: RowsByCount) -> tuple[RowsByCount | None, Claims]:
         region, count = problem.region, state.count
         assert isinstance(region, EditedTexts)
-        sizes = [region.options(row).count(count) for row in state.waiting]
-        ends = itertools.accumulate(sizes)
-        now = [row for row, end in zip(state.waiting, ends, strict=True) if end <= TEXTS_IN_STEP]
-        now = now or list(state.waiting[:1])
+        now = state.rows_of_step((region.options(row).count(count) for row in state.waiting), TEXTS_IN_STEP)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
         witness = region.to_rows([region.options(row).text for row in range(len(problem))])
         found, still, answered = torch.zeros(len(problem), dtype=torch.bool), state.open.clone(), list[int]()
@@ -140,16 +126,13 @@ class EnumerateEdits(Method[EditCounts]):
             state = self._count_next(problem, count + 1, still)
         return state if state.waiting else None, claims
 
-    def _count_next(self, problem: Problem, count: int, still: Tensor) -> EditCounts:
+    def _count_next(self, problem: Problem, count: int, still: Tensor) -> RowsByCount:
         """The state before texts with `count` edits; rows that have too many are left out."""
         region = problem.region
         assert isinstance(region, EditedTexts)
         most = self.whole_texts if _state_view(problem) is None else self.texts
         sizes = {row: region.options(row).count(count) for row in still.nonzero().flatten().tolist()}
-        waiting = sorted((row for row, size in sizes.items() if size <= most), key=sizes.__getitem__)
-        kept = torch.zeros_like(still)
-        kept[waiting] = True
-        return EditCounts(count, kept, tuple(waiting), sum(map(sizes.__getitem__, waiting)))
+        return RowsByCount(count, *fewest_first(sizes, most, still))
 
 
 def _state_view(problem: Problem) -> "StateView | None":
@@ -177,7 +160,7 @@ def first_counterexample(problem: Problem, row: int, count: int) -> Text | None:
     if view is None:
         return _by_whole_texts(problem, row, count)
     for sweep in sweeps(view, region.options(row), count):
-        for prefixes in sweep.finished():
+        for prefixes in sweep.iterate_texts():
             shown = _fails_in(problem, row, view, prefixes)
             if shown is not None:
                 # The words as read; the edited text itself is needed where some of them are cut off.

@@ -78,7 +78,7 @@ class Sweep:
     def rules(self) -> EditRules:
         return self.options.rules
 
-    def finished(self) -> Iterator[Prefixes]:
+    def iterate_texts(self) -> Iterator[Prefixes]:
         """Yield all texts as the network reads them, with the states at their ends; equal texts may come twice."""
         text, start = self.options.text, self.view.start(1)
         none = torch.zeros((1, 0), dtype=torch.int64, device=start.device)

@@ -82,19 +82,19 @@ def accumulate_units(
     """
     order = (torch.arange(len(state.open)) + state.turn) % len(state.open)
     row = int(order[state.open[order.to(state.open.device)].cpu()][0])
-    state = replace(state, turn=row + 1)
+    search, state = _RowSearch(problem, table, row), replace(state, turn=row + 1)
     if int(state.stalled[row]) > PATIENCE:
         state = replace(state, open=_with(state.open, row, False))
-        return state, _restore_units(problem, table, row, witness[row], float(best[row]))
+        return state, search.restore_units(witness[row], float(best[row]))
     if not int(state.size[row]):
-        return _take_first_step(problem, table, state, row)
-    found, score, total = None, *_add_gradient(problem, table, row, state.x[row], state.total[row])
-    size = int(_count(table, row, state.x[row][None])[0])
+        return search.take_first_step(state)
+    found, score, total = None, *search.add_gradient(state.x[row], state.total[row])
+    size = int(search.count_units(state.x[row][None])[0])
     if score <= 0 and size < float(best[row]):
-        margin, fails = _judge(problem, table, row, state.x[row][None])
+        margin, fails = search.judge(state.x[row][None])
         found = FailingSet(row, state.x[row], margin[0]) if bool(fails) else None
     size = min(size - 1, max(1, int(SHRINK * size))) if found is not None else int(state.size[row])
-    units, values = _steepest_units(problem, table, row, total, size)
+    units, values = search.find_steepest_units(total, size)
     return replace(
         state,
         x=_with(state.x, row, table.centre[row].index_put((units,), values)),
@@ -105,25 +105,123 @@ def accumulate_units(
     ), found
 
 
-def _take_first_step(
-    problem: Problem, table: UnitChoices, state: Accumulation, row: int
-) -> tuple[Accumulation, FailingSet | None]:
-    """Query prefixes of all units in the order of the gradient at the input."""
-    point = table.centre[row]
-    _, total = _add_gradient(problem, table, row, point, state.total[row])
-    units, values = _steepest_units(problem, table, row, total, table.units)
-    found = _smallest_prefix(problem, table, row, point, units, values)
-    size = len(units) if found is None else int(_count(table, row, found.x[None])[0])
-    after = point.index_put((units,), values) if found is None else found.x
-    if found is not None:
-        size = min(size - 1, max(1, int(SHRINK * size)))
-    return replace(
-        state,
-        x=_with(state.x, row, after),
-        total=_with(state.total, row, total),
-        size=_with(state.size, row, size),
-        open=_with(state.open, row, size > 0),
-    ), found
+@dataclass(frozen=True)
+class _RowSearch:
+    """The search in one row; x stands for points (units, parts)."""
+
+    problem: Problem
+    table: UnitChoices
+    row: int
+
+    def take_first_step(self, state: Accumulation) -> tuple[Accumulation, FailingSet | None]:
+        """Query prefixes of all units in the order of the gradient at the input."""
+        point = self.table.centre[self.row]
+        _, total = self.add_gradient(point, state.total[self.row])
+        units, values = self.find_steepest_units(total, self.table.units)
+        found = self.find_smallest_prefix(point, units, values)
+        size = len(units) if found is None else int(self.count_units(found.x[None])[0])
+        after = point.index_put((units,), values) if found is None else found.x
+        if found is not None:
+            size = min(size - 1, max(1, int(SHRINK * size)))
+        return replace(
+            state,
+            x=_with(state.x, self.row, after),
+            total=_with(state.total, self.row, total),
+            size=_with(state.size, self.row, size),
+            open=_with(state.open, self.row, size > 0),
+        ), found
+
+    def count_units(self, x: Tensor) -> Tensor:
+        """Return (n,): the number of changed units of x (n, units, parts)."""
+        return (x != self.table.centre[self.row]).any(-1).sum(-1)
+
+    def add_gradient(self, point: Tensor, total: Tensor) -> tuple[float, Tensor]:
+        """Return the score at a point (units, parts), and the sum of the gradients with the one there, normalised."""
+        one = torch.tensor([self.row], device=point.device)
+        prop = batch.take(self.problem.property, one)
+        score, slope = self.problem.network.score_and_gradient(self.table.as_inputs(point[None]), prop.score)
+        slope = self.table.as_units(slope)[0].to(total)
+        size = slope.abs().mean()
+        return float(score), total + (slope / size if float(size) > 0 else slope)
+
+    def find_steepest_units(self, slope: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return up to `count` units (k,) whose change from the input decreases slope . z most, best first, and their new
+        values (k, parts); slope (units, parts).
+        """
+        one = torch.tensor([self.row], device=slope.device)
+        region = batch.take(self.problem.family, one)
+        corner = self.table.as_units(region.at(region.limit()).vertex(self.table.as_inputs(slope[None])))[0]
+        fall = ((corner - self.table.centre[self.row]) * slope).sum(-1)
+        allowed = self.table.open[self.row].any(-1) & (fall < 0)
+        units = fall.masked_fill(~allowed, torch.inf).argsort(stable=True)[: min(count, int(allowed.sum()))]
+        return units, corner[units]
+
+    def find_smallest_prefix(self, point: Tensor, units: Tensor, values: Tensor) -> FailingSet | None:
+        """Return the smallest failing set among the queried prefixes of the units; None if none fails."""
+        count = len(units)
+        sizes = sorted(
+            size for size in {*(2**k for k in range(count.bit_length())), count} if 0 < size <= count
+        )
+        low, found = 0, None
+        for turn in range(1 + BISECTIONS):
+            if not sizes:
+                break
+            margin, fails = self.judge_prefixes(point, units, values, sizes)
+            if not bool(fails.any()):
+                if turn == 0:
+                    return None
+                low = sizes[-1]
+            else:
+                first = int(fails.nonzero()[0, 0])
+                high = sizes[first]
+                low = sizes[first - 1] if first else low
+                found = FailingSet(self.row, point.index_put((units[:high],), values[:high]), margin[first])
+                top = high
+            sizes = _sizes_between(low, top)
+        return found
+
+    def judge_prefixes(
+        self, point: Tensor, units: Tensor, values: Tensor, sizes: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Query the point with the first `size` of the units changed; scores and failures (sizes,) each."""
+        x = torch.stack([point.index_put((units[:size],), values[:size]) for size in sizes])
+        return self.judge(x)
+
+    def judge(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.full((len(x),), self.row, device=x.device)
+        return judge_outputs(self.problem, rows, self.problem.network(self.table.as_inputs(x)))
+
+    def restore_units(self, point: Tensor, best: float) -> FailingSet | None:
+        """Restore units that a failing set does not need, the least needed first; None if all are needed.
+
+        One query for each unit ranks them, and bisection finds how many of them may be restored together.
+        """
+        if not 1 < best <= MAX_RESTORED:
+            return None
+        units = (point != self.table.centre[self.row]).any(-1).nonzero().flatten()
+        own = self.table.centre[self.row, units]
+        without = replace_unit(point.expand(len(units), -1, -1), units, own)
+        margin, fails = self.judge(without)
+        if not bool(fails.any()):
+            return None
+        order = margin.argsort(stable=True)[: int(fails.sum())]
+        low, high = 1, len(order) + 1
+        found = FailingSet(self.row, without[order[0]], margin[order[0]])
+        sizes = [2**k for k in range(1, high.bit_length()) if 2**k < high]
+        while sizes:
+            margins, fails = self.judge_prefixes(point, units[order], own[order], sizes)
+            held = fails.nonzero().flatten()
+            if len(held):
+                last = int(held[-1])
+                low = sizes[last]
+                found = FailingSet(
+                    self.row, point.index_put((units[order[:low]],), own[order[:low]]), margins[last]
+                )
+                high = sizes[last + 1] if last + 1 < len(sizes) else high
+            else:
+                high = sizes[0]
+            sizes = _sizes_between(low, high)
+        return found
 
 
 def _with(values: Tensor, row: int, value: Tensor | float) -> Tensor:
@@ -133,121 +231,7 @@ def _with(values: Tensor, row: int, value: Tensor | float) -> Tensor:
     return changed
 
 
-def _count(table: UnitChoices, row: int, x: Tensor) -> Tensor:
-    """Return (n,): the number of changed units of x (n, units, parts)."""
-    return (x != table.centre[row]).any(-1).sum(-1)
-
-
-def _add_gradient(
-    problem: Problem, table: UnitChoices, row: int, point: Tensor, total: Tensor
-) -> tuple[float, Tensor]:
-    """Return the score at a point (units, parts), and the sum of the gradients with the one there, normalised."""
-    one = torch.tensor([row], device=point.device)
-    prop = batch.take(problem.property, one)
-    score, slope = problem.network.score_and_gradient(table.as_inputs(point[None]), prop.score)
-    slope = table.as_units(slope)[0].to(total)
-    size = slope.abs().mean()
-    return float(score), total + (slope / size if float(size) > 0 else slope)
-
-
-def _steepest_units(
-    problem: Problem, table: UnitChoices, row: int, slope: Tensor, count: int
-) -> tuple[Tensor, Tensor]:
-    """Return up to `count` units (k,) whose change from the input decreases slope . z most, best first, and their new
-    values (k, parts); slope (units, parts).
-    """
-    one = torch.tensor([row], device=slope.device)
-    region = batch.take(problem.family, one)
-    corner = table.as_units(region.at(region.limit()).vertex(table.as_inputs(slope[None])))[0]
-    fall = ((corner - table.centre[row]) * slope).sum(-1)
-    allowed = table.open[row].any(-1) & (fall < 0)
-    units = fall.masked_fill(~allowed, torch.inf).argsort(stable=True)[: min(count, int(allowed.sum()))]
-    return units, corner[units]
-
-
-def _smallest_prefix(
-    problem: Problem,
-    table: UnitChoices,
-    row: int,
-    point: Tensor,
-    units: Tensor,
-    values: Tensor,
-) -> FailingSet | None:
-    """Return the smallest failing set among the queried prefixes of the units; None if none fails."""
-    count = len(units)
-    sizes = sorted(size for size in {*(2**k for k in range(count.bit_length())), count} if 0 < size <= count)
-    low, found = 0, None
-    for turn in range(1 + BISECTIONS):
-        if not sizes:
-            break
-        margin, fails = _judge_prefixes(problem, table, row, point, units, values, sizes)
-        if not bool(fails.any()):
-            if turn == 0:
-                return None
-            low = sizes[-1]
-        else:
-            first = int(fails.nonzero()[0, 0])
-            high = sizes[first]
-            low = sizes[first - 1] if first else low
-            found = FailingSet(row, point.index_put((units[:high],), values[:high]), margin[first])
-            top = high
-        sizes = _sizes_between(low, top)
-    return found
-
-
 def _sizes_between(low: int, high: int) -> list[int]:
     """Return up to BISECTION_POINTS sizes strictly between two sizes, evenly spaced, ascending."""
     steps = BISECTION_POINTS + 1
     return sorted({low + (high - low) * k // steps for k in range(1, steps)} - {low, high})
-
-
-def _judge_prefixes(
-    problem: Problem,
-    table: UnitChoices,
-    row: int,
-    point: Tensor,
-    units: Tensor,
-    values: Tensor,
-    sizes: Sequence[int],
-) -> tuple[Tensor, Tensor]:
-    """Query the point with the first `size` of the units changed; scores and failures (sizes,) each."""
-    x = torch.stack([point.index_put((units[:size],), values[:size]) for size in sizes])
-    return _judge(problem, table, row, x)
-
-
-def _judge(problem: Problem, table: UnitChoices, row: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    rows = torch.full((len(x),), row, device=x.device)
-    return judge_outputs(problem, rows, problem.network(table.as_inputs(x)))
-
-
-def _restore_units(
-    problem: Problem, table: UnitChoices, row: int, point: Tensor, best: float
-) -> FailingSet | None:
-    """Restore units that a failing set does not need, the least needed first; None if all are needed.
-
-    One query for each unit ranks them, and bisection finds how many of them may be restored together.
-    """
-    if not 1 < best <= MAX_RESTORED:
-        return None
-    units = (point != table.centre[row]).any(-1).nonzero().flatten()
-    own = table.centre[row, units]
-    without = replace_unit(point.expand(len(units), -1, -1), units, own)
-    margin, fails = _judge(problem, table, row, without)
-    if not bool(fails.any()):
-        return None
-    order = margin.argsort(stable=True)[: int(fails.sum())]
-    low, high = 1, len(order) + 1
-    found = FailingSet(row, without[order[0]], margin[order[0]])
-    sizes = [2**k for k in range(1, high.bit_length()) if 2**k < high]
-    while sizes:
-        margins, fails = _judge_prefixes(problem, table, row, point, units[order], own[order], sizes)
-        held = fails.nonzero().flatten()
-        if len(held):
-            last = int(held[-1])
-            low = sizes[last]
-            found = FailingSet(row, point.index_put((units[order[:low]],), own[order[:low]]), margins[last])
-            high = sizes[last + 1] if last + 1 < len(sizes) else high
-        else:
-            high = sizes[0]
-        sizes = _sizes_between(low, high)
-    return found

@@ -4,7 +4,7 @@ units."""
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -161,12 +161,24 @@ class OutputOf(nn.Module):
         return tensor_of(self.model(*inputs), self.output)
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """The numbers that convert between the user's units and the model's; None: the units are the same.
+
+    Inputs become (inputs - mean) / std. Outputs become outputs * output_std + output_mean, one number for all or one
+    for each along the last axis of the model's answer.
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    output_mean: Tensor | None = None
+    output_std: Tensor | None = None
+
+
 class Adapter(nn.Module):
     """Normalises the input, converts to a time-first model's axis order and back, picks and pools the output,
     and converts it to the user's units.
 
-    output_mean, output_std: outputs become outputs * output_std + output_mean, one number for all or one for
-        each along the last axis of the model's answer.
     real_outputs: answers in integers, such as a count, become floating numbers.
     """
 
@@ -174,17 +186,15 @@ class Adapter(nn.Module):
         self,
         model: nn.Module,
         *,
-        mean: Tensor | None = None,
-        std: Tensor | None = None,
+        scaling: Scaling | None = None,
         time_first: bool = False,
         pool: Pool | None = None,
         takes_lengths: bool = False,
         output: str | None = None,
         real_outputs: bool = False,
-        output_mean: Tensor | None = None,
-        output_std: Tensor | None = None,
     ) -> None:
         super().__init__()
+        scaling = scaling or Scaling()
         self.model = model
         self.real_outputs = real_outputs
         self.time_first = time_first
@@ -193,12 +203,12 @@ class Adapter(nn.Module):
         self.output = output
         self.mean: Tensor | None
         self.std: Tensor | None
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
+        self.register_buffer("mean", scaling.mean)
+        self.register_buffer("std", scaling.std)
         self.output_mean: Tensor | None
         self.output_std: Tensor | None
-        self.register_buffer("output_mean", output_mean)
-        self.register_buffer("output_std", output_std)
+        self.register_buffer("output_mean", scaling.output_mean)
+        self.register_buffer("output_std", scaling.output_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *shape) -> (batch, outputs)."""

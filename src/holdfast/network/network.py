@@ -183,7 +183,7 @@ class Network:
             name: its name in results. None: the name of its class.
             fingerprint: what identifies the model, as in `from_callable`. None: everything that the module
                 reads is hashed.
-            inputs: of a module with several inputs, or with a dict of inputs: the names and sizes of those that
+            inputs: of a module with several inputs, or with a dict of inputs: the names and sizes of the ones that
                 are perturbed, such as {"state": 8, "image": (3, 32, 32)}. Data are then a dict of arrays,
                 or one array (batch, numbers) that holds all of them.
             constants: the values of other inputs, such as {"goal": [0.5, -0.2]}, without a batch axis.

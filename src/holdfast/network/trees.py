@@ -46,7 +46,7 @@ class Nodes:
             left. Non-increasing in the numbers.
         arithmetic: the numpy type in which the model adds up its trees.
         word_splits: for a node that splits the values of a categorical column, the features of the values
-            that go left and of those that go right. Such a node compares no number.
+            that go left, and of the values that go right. Such a node compares no number.
     """
 
     feature: Array

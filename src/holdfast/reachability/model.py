@@ -56,7 +56,7 @@ class LoopModel:
         plant: (x, u) -> dx/dt, or the next state of a discrete plant; x (batch, n), u (batch, m).
         states: the names of the states.
         period: how long u is held, in units of time.
-        disturbance: (n,), the largest absolute values of what is added to dx/dt, or to the next state.
+        disturbance: (n,), the largest absolute values of a term that is added to dx/dt, or to the next state.
         order: of the Taylor expansion.
     """
 

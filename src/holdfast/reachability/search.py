@@ -144,7 +144,7 @@ class Runner:
                 complete = False
                 break
             if not whole:
-                going = ~self.results.decided()[self.rows_left]
+                going = ~self.results.find_decided_rows()[self.rows_left]
                 self._keep(going)
             if not len(self.rows_left):
                 break
@@ -316,7 +316,7 @@ class _Results:
     def finish(self, rows: Tensor) -> None:
         self.finished[rows] = True
 
-    def decided(self) -> Tensor:
+    def find_decided_rows(self) -> Tensor:
         """(batch,) bool: rows whose answer cannot change any more, or is no longer a proof."""
         kind = self.question.kind
         if kind == "reach":

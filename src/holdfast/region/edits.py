@@ -120,7 +120,7 @@ class TextEdits:
 
     Attributes:
         at: for each place of the original (and the one behind it) the edits that begin there; insertions come
-            before those that consume its word.
+            before edits that consume its word.
     """
 
     rules: EditRules

@@ -12,7 +12,7 @@ networks of a query see the same input.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -284,13 +284,7 @@ def match_networks(spec: Spec, given: "Network | Mapping[str, Network]") -> list
                 f"(--net {needed[-1]}=file.onnx, in Python a dict)."
             )
         given = {needed[0]: given}
-    names = [network.name for network in spec.networks]
-    unknown = next((name for name in given if name not in names), None)
-    if unknown is not None:
-        raise BadInput(f"{spec.name}: declares no network {unknown!r}; there are {', '.join(names)}.")
-    missing = next((name for name in needed if name not in given), None)
-    if missing is not None:
-        raise BadInput(f"{spec.name}: no network is given for {missing!r} (--net {missing}=file.onnx).")
+    check_given_names(spec, given)
     for network in spec.networks:
         own, its = given.get(network.name), given.get(network.equal_to)
         if network.equal_to and own is not None and its is not None and not _same_network(own, its):
@@ -299,6 +293,18 @@ def match_networks(spec: Spec, given: "Network | Mapping[str, Network]") -> list
                 "it. Give the same file, or none."
             )
     return [given[network.equal_to or network.name] for network in spec.networks]
+
+
+def check_given_names(spec: Spec, given: Collection[str]) -> None:
+    """Raise BadInput if a name is not declared, or if a declared network that needs a model is not named."""
+    names = [network.name for network in spec.networks]
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None:
+        raise BadInput(f"{spec.name}: declares no network {unknown!r}; there are {', '.join(names)}.")
+    needed = (network.name for network in spec.networks if not network.equal_to)
+    missing = next((name for name in needed if name not in given), None)
+    if missing is not None:
+        raise BadInput(f"{spec.name}: no network is given for {missing!r} (--net {missing}=file.onnx).")
 
 
 def _same_network(one: Network, other: Network) -> bool:

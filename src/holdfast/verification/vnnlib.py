@@ -316,11 +316,11 @@ def spec_of(tokens: Iterable[Token], name: str) -> Spec:
     return reader.finish()
 
 
-def tokens_of(text: str) -> Iterator[Token]:
+def tokens_of(text: str, pattern: re.Pattern[str] = TOKEN) -> Iterator[Token]:
     """Yield tokens with their line numbers, without comments."""
     line = 1
     # An iterator: a list of all tokens would need many times the size of the file.
-    for found in TOKEN.finditer(text):
+    for found in pattern.finditer(text):
         token = found[0]
         if token == "\n":
             line += 1

@@ -12,7 +12,6 @@ comparisons without a variable are allowed.
 """
 
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import ClassVar, Literal
 
@@ -24,7 +23,7 @@ from holdfast.verification.declared_networks import (
     DeclaredTensor,
     Role,
 )
-from holdfast.verification.vnnlib import Item, Name, Spec, SpecReader, Term, Token
+from holdfast.verification.vnnlib import Item, Name, Spec, SpecReader, Term, tokens_of
 
 # Newlines are counted; comments are skipped. A string, a shape or index, or a word with an index is one token.
 TOKEN = re.compile(r'\n|;[^\n]*|[()]|"(?:[^"\\\n]|\\.)*"|[^\s();"\[\]]*\[[^\]()\n]*\]?|[^\s();"\[\]]+|["\]]')
@@ -58,20 +57,9 @@ ORDER = "inputs first, then (declare-hidden ...), then outputs"
 def parse2(text: str, name: str) -> Spec:
     """Parse the text of a file of version 2. BadInput names the line of an error."""
     reader = _Reader2(name)
-    for token, line in tokens_of(text):
+    for token, line in tokens_of(text, TOKEN):
         reader.read_token(token, line)
     return reader.finish()
-
-
-def tokens_of(text: str) -> Iterator[Token]:
-    """Yield tokens with their line numbers, without comments."""
-    line = 1
-    for found in TOKEN.finditer(text):
-        token = found[0]
-        if token == "\n":
-            line += 1
-        elif token[0] != ";":
-            yield token, line
 
 
 class _Reader2(SpecReader):

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.alpha_beta_crown import RowTask, concatenate_nodes, relu_preactivations
+from holdfast.bounding.alpha_beta_crown import concatenate_nodes, relu_preactivations
 from holdfast.bounding.branching.subproblem_queue import (
     MAX_QUEUE_VALUES,
     BoundedSubproblems,
@@ -45,7 +45,7 @@ from holdfast.bounding.branching.subproblem_queue import (
     all_open,
 )
 from holdfast.bounding.crown import linear_bound
-from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
+from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.input_forms import InputForms, is_wide, moving_inputs, varies_little
 from holdfast.bounding.node_bounds import Boxes
@@ -213,14 +213,7 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxSubpro
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
         task = parts.task[part]
         none = rules.offset.new_zeros((len(part), sum(node.size for node in relu_preactivations(graph))))
-        row_task = RowTask(
-            graph,
-            take_rows(known, part),
-            graph.output,
-            rules.matrix[task, polytope],
-            rules.offset[task, polytope],
-            none,
-        )
+        row_task = question.rows_of(known, part, task, polytope, none)
         settled = row_task.train(none * torch.nan, none, NUM_STEPS, LEARNING_RATE).least > 0
         open_[part, polytope] = ~settled
         if 3 * int(settled.sum()) < len(part):

@@ -45,7 +45,7 @@ from holdfast.bounding.branching.subproblem_queue import (
     all_open,
     count_within_capacity,
 )
-from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
+from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.bounding.node_bounds import IntervalBounds
 from holdfast.memory_budget import free_bytes
@@ -158,7 +158,6 @@ class ActivationSplit(Branching[SignSubproblems]):
     ) -> BoundedSubproblems[SignSubproblems]:
         graph = question.graph
         region = question.region
-        rules = question.rules
         if not relu_preactivations(graph):
             return _decide_affine(question, parts)
         ends = split_by_node(graph, parts.lower), split_by_node(graph, parts.upper)
@@ -175,14 +174,7 @@ class ActivationSplit(Branching[SignSubproblems]):
                 parts.lower,
                 _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part),
             )
-        row_task = RowTask(
-            graph,
-            take_rows(known, part),
-            graph.output,
-            rules.matrix[task, polytope],
-            rules.offset[task, polytope],
-            parts.sign[part],
-        )
+        row_task = question.rows_of(known, part, task, polytope, parts.sign[part])
         found = row_task.train(
             parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace
         )
@@ -317,18 +309,10 @@ def _decide_affine(question: PolytopeQuestion, parts: SignSubproblems) -> Bounde
     """Decide a network without ReLU-like activations, which is affine, by a linear programme."""
     graph = question.graph
     region = question.region
-    rules = question.rules
     known, _ = propagate(graph, batch.take(region, parts.task))
     part, polytope = parts.open.nonzero().unbind(1)
     task = parts.task[part]
-    row_task = RowTask(
-        graph,
-        take_rows(known, part),
-        graph.output,
-        rules.matrix[task, polytope],
-        rules.offset[task, polytope],
-        parts.sign[part],
-    )
+    row_task = question.rows_of(known, part, task, polytope, parts.sign[part])
     solution = solve(row_task)
     least = row_task.prove(solution.multiplier, solution.weight)
     where = task[~(least > 0)]

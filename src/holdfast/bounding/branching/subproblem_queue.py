@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
+from holdfast.bounding.alpha_beta_crown import RowTask
+from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
+from holdfast.bounding.node_bounds import Boxes
 from holdfast.memory_budget import is_out_of_memory
 from holdfast.property import Avoid
 from holdfast.region import Region
@@ -194,6 +197,16 @@ class PolytopeQuestion:
     graph: Graph
     region: Region
     rules: Avoid
+
+    def rows_of(self, known: Boxes, part: Tensor, task: Tensor, polytope: Tensor, signs: Tensor) -> RowTask:
+        """The rows of pairs of a subproblem and a polytope, (pairs,) each, as a question to train.
+
+        Args:
+            known: intermediate bounds of the subproblems.
+            task: the row of the batch of each pair. signs: (pairs, pre-activations), their ReLU splits.
+        """
+        matrix, offset = self.rules.matrix[task, polytope], self.rules.offset[task, polytope]
+        return RowTask(self.graph, take_rows(known, part), self.graph.output, matrix, offset, signs)
 
 
 class Branching(SubproblemSearch[PolytopeQuestion, F], Generic[F]):

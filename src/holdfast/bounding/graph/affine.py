@@ -477,29 +477,37 @@ class _Function(Affine):
 # ---- making them
 
 
-def make_map(
-    place: int,
-    name: str,
-    inputs: Sequence[Node],
-    function: Transform,
-    magnitude: Transform,
-    device: torch.device,
-    keep: int,
-    kernel: Kernel | None = None,
-    last_axis: Tensor | None = None,
-) -> Affine:
-    """The map J x + b that a function of its inputs computes; magnitude(*m) = |J| m + |b| for m >= 0.
+@dataclass(frozen=True, eq=False)
+class MapFunction:
+    """The function *inputs -> J inputs + b of a map.
 
-    Matrices of at most `keep` elements are computed, and stored unless the map is a copy or a sum. kernel: J,
-    if the map is a convolution or pooling of an image. last_axis: W, if the map is x W + b along the last axis.
+    Attributes:
+        apply: the function.
+        magnitude: magnitude(*m) = |J| m + |b| for m >= 0.
+        kernel: J, if the map is a convolution or pooling of an image.
+        last_axis: W, if the map is x W + b along the last axis.
+    """
+
+    apply: Transform
+    magnitude: Transform
+    kernel: Kernel | None = None
+    last_axis: Tensor | None = None
+
+
+def make_map(
+    place: int, name: str, inputs: Sequence[Node], function: MapFunction, device: torch.device, keep: int
+) -> Affine:
+    """The map that a function of its inputs computes.
+
+    Matrices of at most `keep` elements are computed, and stored unless the map is a copy or a sum.
     """
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
-    offset, pull_back = _differentiate(function, zeros)
-    weight = magnitude(*zeros)
+    offset, pull_back = _differentiate(function.apply, zeros)
+    weight = function.magnitude(*zeros)
     assert bool((weight * (1 + 1e-12) >= offset.abs()).all()), f"{name}: the magnitude is below the offset"
     shift, heavy = (b.flatten() if bool(b.any()) else None for b in (offset, weight))
     first = place, name, tuple(inputs), tuple(offset.shape), shift, heavy
-    size = offset.numel()
+    size, kernel = offset.numel(), function.kernel
     if kernel is not None:
         # `equivalence_check` compares the function with the model; the kernel must be the function's
         # derivative.
@@ -509,14 +517,14 @@ def make_map(
         pulled = tuple(part[0] for part in pull_back(row[None]))
         kernel = kernel if kernel.is_derivative(pulled, row, inputs[0].shape) else None
     if size * max(n.size for n in inputs) > keep:
-        return _Function(*first, function, magnitude, kernel, last_axis)
+        return _Function(*first, function.apply, function.magnitude, kernel, function.last_axis)
     unit = torch.eye(size, dtype=torch.float64, device=device).reshape(size, *offset.shape)
     matrices = tuple(m.reshape(size, -1) for m in pull_back(unit))
     if shift is None and len(matrices) == 1 and _moves(matrices[0]):
         return _Copy(*first, matrices[0].argmax(1))
     if shift is None and len(matrices) > 1 and all(_is_one(m) for m in matrices):
         return _Sum(*first)
-    return _Matrix(*first, matrices, kernel, last_axis)
+    return _Matrix(*first, matrices, kernel, function.last_axis)
 
 
 def _differentiate(

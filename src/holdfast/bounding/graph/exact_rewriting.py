@@ -29,7 +29,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from holdfast.bounding.graph.affine import Affine, exact_nodes, make_map, make_matrix, make_sum, matrices_of
+from holdfast.bounding.graph.affine import (
+    Affine,
+    MapFunction,
+    exact_nodes,
+    make_map,
+    make_matrix,
+    make_sum,
+    matrices_of,
+)
 from holdfast.bounding.graph.graph import LARGEST_MATRIX, Graph, Node, Relaxed
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.relax import Relu
@@ -267,16 +275,8 @@ class _Rebuilt:
 
         weight = kernel.weight.permute(2, 3, 0, 1).contiguous()
         size = None if shift is None else shift.abs()
-        return make_map(
-            len(self.nodes),
-            name,
-            [source],
-            by(weight, shift),
-            by(weight.abs(), size),
-            self.old.device,
-            LARGEST_MATRIX,
-            kernel,
-        )
+        function = MapFunction(by(weight, shift), by(weight.abs(), size), kernel)
+        return make_map(len(self.nodes), name, [source], function, self.old.device, LARGEST_MATRIX)
 
     def graph(self) -> Graph:
         return replace(self.old, nodes=self.nodes, blends={})

@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from holdfast.bounding.graph.affine import Affine, Transform, exact_nodes, make_copy, make_map, make_sum
+from holdfast.bounding.graph.affine import (
+    Affine,
+    MapFunction,
+    Transform,
+    exact_nodes,
+    make_copy,
+    make_map,
+    make_sum,
+)
 from holdfast.bounding.graph.kernel import Kernel
 from holdfast.bounding.graph.node import InputNode, MaskedValue, Node, Relaxed, Unbounded
 from holdfast.bounding.relax import Relaxation
@@ -94,10 +102,8 @@ class Graph:
         + |b| for m >= 0. kernel: J, if the map is a convolution or pooling of an image. last_axis: W, if it is
         x W + b along the last axis.
         """
-        place = len(self.nodes)
-        return self._keep(
-            make_map(place, name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel, last_axis)
-        )
+        made = MapFunction(function, magnitude, kernel, last_axis)
+        return self._keep(make_map(len(self.nodes), name, inputs, made, self.device, LARGEST_MATRIX))
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
         """Add the sum of different nodes of one shape."""

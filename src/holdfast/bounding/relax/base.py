@@ -20,7 +20,7 @@ References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -258,6 +258,12 @@ def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """v clamped to the box; the lower bound where v is NaN."""
     inside = torch.minimum(torch.maximum(v, lower), upper)
     return torch.where(v.isnan(), lower, inside)
+
+
+def ends_and_places(lower: Point, upper: Point, places: Iterable[float]) -> list[Point]:
+    """Both ends of boxes of one argument, and the places clamped to the boxes."""
+    (low,), (high,) = lower, upper
+    return [lower, upper, *((clamp(torch.full_like(low, place), low, high),) for place in places)]
 
 
 def chord(f_lower: Tensor, f_upper: Tensor, lower: Tensor, upper: Tensor, slope_there: Tensor) -> Tensor:

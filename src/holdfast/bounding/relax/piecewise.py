@@ -24,6 +24,7 @@ from holdfast.bounding.relax.base import (
     Relaxation,
     chord,
     clamp,
+    ends_and_places,
     hull,
     rounding_error,
     without_sign_split,
@@ -119,12 +120,7 @@ class Clip(Relaxation):
         return v[0].clamp(self.low, self.high)
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        (low,), (high,) = lower, upper
-        return [
-            lower,
-            upper,
-            *((clamp(torch.full_like(low, kink), low, high),) for kink in (self.low, self.high)),
-        ]
+        return ends_and_places(lower, upper, (self.low, self.high))
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """Below: slope zero if the middle is below the first kink, otherwise the chord from the first kink to

@@ -12,7 +12,14 @@ Reference: none; the derivation above is complete.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, clamp, without_sign_split
+from holdfast.bounding.relax.base import (
+    Deviation,
+    Interval,
+    Point,
+    Relaxation,
+    ends_and_places,
+    without_sign_split,
+)
 from holdfast.bounding.relax.parabola import PiecewiseQuadratic
 
 
@@ -82,12 +89,7 @@ class Sign(Relaxation):
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         """Ends, zero, and both sides of zero if the box contains them."""
-        (low,), (high,) = lower, upper
-        return [
-            lower,
-            upper,
-            *((clamp(torch.full_like(low, side), low, high),) for side in (-1e-300, 0.0, 1e-300)),
-        ]
+        return ends_and_places(lower, upper, (-1e-300, 0.0, 1e-300))
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """Below: from the foot of the jump to (u, f(u)). Above: from (l, f(l)) to the top of the jump. Slope

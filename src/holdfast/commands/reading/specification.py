@@ -15,6 +15,7 @@ from holdfast.network.fingerprint import of_file
 from holdfast.network.flat_tensors import FlatInterface
 from holdfast.network.onnx import session_of
 from holdfast.verification.combined_network import (
+    check_given_names,
     combine_networks,
     input_shape,
     interface_of,
@@ -66,13 +67,7 @@ def _declared_files(spec: Spec, instance: Instance) -> dict[str, Path]:
                 f"--net {needed[0]}={instance.model}, and one file for each other name."
             )
         given[left[0]] = instance.model
-    names = [network.name for network in spec.networks]
-    unknown = next((name for name in given if name not in names), None)
-    if unknown is not None:
-        raise BadInput(f"{spec.name}: declares no network {unknown!r}; there are {', '.join(names)}.")
-    missing = next((name for name in needed if name not in given), None)
-    if missing is not None:
-        raise BadInput(f"{spec.name}: no network is given for {missing!r} (--net {missing}=file.onnx).")
+    check_given_names(spec, given)
     for network in spec.networks:
         own, its = given.get(network.name), given.get(network.equal_to)
         if network.equal_to and own is not None and its is not None and of_file(own) != of_file(its):

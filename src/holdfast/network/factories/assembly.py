@@ -1,8 +1,10 @@
 """The parts of a network, assembled from a torch module and the options with which the user describes its
 inputs and outputs."""
 
+import inspect
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,15 +13,18 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
-from holdfast.network.adapter import Adapter, Pool
+from holdfast.network.adapter import Adapter, Pool, Scaling
 from holdfast.network.fingerprint import combine_hashes, of_tensors
 from holdfast.network.flat_tensors import FlatTensor
-from holdfast.network.forward_signature import takes_lengths
 from holdfast.network.normalisation import domain_along_axis, normaliser
 from holdfast.network.text import Given, HuggingFace, Tokenizer, tokenizer_of
+from holdfast.network.tokens import OfVectors
 from holdfast.network.trees import Trees
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
+
+# Parameter names that mean the lengths of the sequences of a batch.
+LENGTHS = re.compile(r"(^|_)(length|lengths|lens?)(_|$)|^length")
 
 Source = Literal["torch", "export", "onnx", "black box"]
 DomainOption = tuple[float | Tensor, float | Tensor] | Domain | None
@@ -119,17 +124,18 @@ def assemble(opened: OpenedModel, options: AssemblyOptions) -> NetworkParts:
     dtype = _floating_dtype(model)
     mean, std = _scaling(options.mean, options.std, options.input_scaler, "input_scaler", shape or None)
     said = ("mean", "std") if options.input_scaler is None else ("input_scaler",) * 2
-    output_scale = _output_scale(options, dtype)
+    scaling = Scaling(
+        normaliser(mean, shape or None, dtype, said[0]),
+        normaliser(std, shape or None, dtype, said[1]),
+        *_output_scale(options, dtype),
+    )
     adapter = Adapter(
         model,
-        mean=normaliser(mean, shape or None, dtype, said[0]),
-        std=normaliser(std, shape or None, dtype, said[1]),
+        scaling=scaling,
         time_first=options.time_first,
         pool=options.pool,
         takes_lengths=source == "torch" and takes_lengths(model),
         output=opened.output,
-        output_mean=output_scale[0],
-        output_std=output_scale[1],
     )
     scalers = {"mean": adapter.mean, "std": adapter.std} if options.input_scaler is not None else {}
     if options.output_scaler is not None:
@@ -140,12 +146,11 @@ def assemble(opened: OpenedModel, options: AssemblyOptions) -> NetworkParts:
     if token_model is not None:
         token_model = Adapter(
             token_model,
+            scaling=Scaling(output_mean=scaling.output_mean, output_std=scaling.output_std),
             time_first=options.time_first,
             pool=options.pool,
             takes_lengths=adapter.takes_lengths,
             output=opened.output,
-            output_mean=output_scale[0],
-            output_std=output_scale[1],
         )
     return NetworkParts(
         module=adapter.eval().to(opened.device),
@@ -245,3 +250,45 @@ def _floating_dtype(module: nn.Module) -> torch.dtype:
     """The dtype of the first floating-point parameter or buffer; float32 if there is none."""
     tensors = [*module.parameters(), *module.buffers()]
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+
+
+def check_one_input(function: Callable[..., Any], name: str, *, lengths: bool = False) -> None:
+    """Raise BadInput unless the function takes one tensor, or with lengths=True one tensor and the lengths of
+    its sequences."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # C functions and TorchScript may have no signature
+        return
+    kinds = inspect.Parameter
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    needed = [
+        p
+        for p in parameters
+        if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    if not positional and not any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
+        raise BadInput(
+            f"{name} takes no positional argument; holdfast calls it with one tensor, (batch, *shape)."
+        )
+    others = [p for p in needed if p not in positional[:1]]
+    if lengths and len(positional) > 1 and positional[1] in others and LENGTHS.search(positional[1].name):
+        others.remove(positional[1])
+    if others:
+        names = [p.name for p in (*positional[:1], *others)]
+        raise BadInput(
+            f"{name} takes {len(names)} inputs ({', '.join(names)}); holdfast gives it one tensor, the "
+            f"perturbed input. Fix the others by constants={{{names[-1]!r}: value}} (--constant "
+            f"{names[-1]}=0.5), or perturb several together by inputs={{{names[0]!r}: size, {names[-1]!r}: "
+            f"size}} (--inputs)."
+        )
+
+
+def takes_lengths(model: nn.Module) -> bool:
+    """Whether the second required parameter of forward is the lengths of the sequences."""
+    whole = model.behind if isinstance(model, OfVectors) else model
+    parameters = list(inspect.signature(whole.forward).parameters.values())
+    return (
+        len(parameters) > 1
+        and parameters[1].default is inspect.Parameter.empty
+        and bool(LENGTHS.search(parameters[1].name))
+    )

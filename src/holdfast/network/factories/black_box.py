@@ -8,8 +8,13 @@ import torch
 
 from holdfast.errors import BadInput
 from holdfast.network.adapter import BlackBox
-from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, OpenedModel, assemble
-from holdfast.network.forward_signature import check_one_input
+from holdfast.network.factories.assembly import (
+    AssemblyOptions,
+    NetworkParts,
+    OpenedModel,
+    assemble,
+    check_one_input,
+)
 from holdfast.network.model_identity import hash_or_note, named_by
 
 if TYPE_CHECKING:

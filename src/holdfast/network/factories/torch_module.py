@@ -15,12 +15,13 @@ from holdfast.network.factories.assembly import (
     NetworkParts,
     OpenedModel,
     assemble,
+    check_one_input,
     check_weights,
+    takes_lengths,
     torch_device,
 )
 from holdfast.network.fingerprint import combine_hashes, of_output
 from holdfast.network.flat_tensors import FlatTensor
-from holdfast.network.forward_signature import check_one_input, takes_lengths
 from holdfast.network.model_identity import hash_or_note, named_by
 from holdfast.network.recurrent import copy_module
 from holdfast.network.several_inputs import Sizes, count_numbers, join_inputs
