@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from holdfast.batch_solver import BatchWorker, Choice
 from holdfast.batch_state import Stop
@@ -43,11 +44,12 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     contradicts a proof.
     """
     asked = problem.lowest()
-    points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
+    points, found, doubts = list[Tensor](), list[int](), list[Doubt]()
     for row, record in enumerate(records):
         witness = record.oriented.upper.evidence.witness
         point = None if witness is None else asked.region.from_data(witness)
-        if point is None or point.shape != asked.region.shape:
+        # A point of a region of edited texts is a row of token ids, and no array of the centre's shape.
+        if point is None or (point.shape != asked.region.shape and not asked.region.changes_length):
             doubts.append(
                 Doubt(
                     record.key,
@@ -56,14 +58,13 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
                 )
             )
             continue
-        points[row] = point
+        points.append(point)
         found.append(row)
     yield from doubts
     if not found:
         return
-    rows = torch.tensor(found, device=points.device)
-    part = asked.take(rows)
-    said = replay(part, points[rows], asked.network.double(asked.region.centre))
+    part = asked.take(torch.tensor(found, device=asked.region.centre.device))
+    said = replay(part, torch.stack(points), asked.network.double(asked.region.centre))
     least = asked.objective.least  # A count of changes is at least zero.
     for row, value, slack in zip(
         found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True

@@ -1,5 +1,6 @@
 """`hf.Edits`: which edits of a text count, in the user's words, and the rules in token ids that they become."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral
@@ -16,7 +17,7 @@ from holdfast.formatting import suggest
 from holdfast.network import Network
 from holdfast.network.classes import list_names
 from holdfast.network.output_comparison import same_by_rounding
-from holdfast.network.text import number_of
+from holdfast.network.text import HuggingFace, number_of
 from holdfast.region import EditedTexts, EditRules, Family
 from holdfast.region.edits import KINDS, Text
 
@@ -47,7 +48,8 @@ class Edits:
         duplicate: the largest number of words that are written twice.
         total: the largest number of edits in all. Default: the sum of the others.
         substitutes: a mapping, word -> words that may replace it, or a list of words that may replace any word;
-            "all": the whole vocabulary.
+            "all": the whole vocabulary. With a tokenizer that splits words, the words of a mapping are whole words:
+            all tokens of one are replaced by all of the other.
         insertions: the words that may be inserted; "all": the whole vocabulary.
         deletable: the words that may be deleted. Default: every word.
         duplicable: the words that may be duplicated. Default: every word.
@@ -151,7 +153,10 @@ class Edits:
         known = _Vocabulary.of(net)
         by_word: tuple[tuple[int, Text], ...] = ()
         any_word: Text = ()
-        if isinstance(self.substitutes, Mapping):
+        phrases = _phrases(net, self.substitutes)
+        if phrases:
+            pass
+        elif isinstance(self.substitutes, Mapping):
             each = {
                 known.id_of("substitutes", word): known.ids_of("substitutes", others)
                 for word, others in self.substitutes.items()
@@ -179,6 +184,9 @@ class Edits:
             fixed,
             None if self.length is None else int(self.length),
             padding,
+            phrases,
+            net.tokenizer.continuing if phrases and isinstance(net.tokenizer, HuggingFace) else frozenset(),
+            net.tokenizer.marks if phrases and isinstance(net.tokenizer, HuggingFace) else frozenset(),
         )
 
     def families(self, net: Network, rows: list[Tensor]) -> list[tuple[list[int], Family]]:
@@ -220,6 +228,54 @@ class Edits:
             else:
                 found[one.name] = value if isinstance(value, str | int) else list(value)
         return found
+
+
+def _phrases(
+    net: Network, substitutes: object, *, warn: bool = True
+) -> tuple[tuple[Text, tuple[Text, ...]], ...]:
+    """Return the tokens of whole words and of the words that may replace them; empty where words are single tokens.
+
+    A tokenizer may write a word otherwise behind a space, so both forms are taken. Words that it cannot write are left out,
+    with a warning.
+    """
+    tokenizer = net.tokenizer
+    by_word = isinstance(substitutes, Mapping) and all(isinstance(word, str) for word in substitutes)
+    if not by_word or not isinstance(tokenizer, HuggingFace):
+        return ()
+    assert isinstance(substitutes, Mapping)
+    found: dict[Text, dict[Text, None]] = {}
+    lost: list[str] = []
+    for word, others in substitutes.items():
+        for space in ("", " "):
+            own = tokenizer.pieces(space + word)
+            texts = {str(other): tokenizer.pieces(space + str(other)) for other in others}
+            lost += [other for other, text in texts.items() if text is None and not space]
+            if own is not None:
+                found.setdefault(own, {}).update((text, None) for text in texts.values() if text is not None)
+    if not tokenizer.continuing and all(
+        len(text) == 1 for own, others in found.items() for text in (own, *others)
+    ):
+        return ()  # Every word is one token, so a token is a whole word.
+    if not any(found.values()):
+        raise BadInput(f"substitutes: the tokenizer {tokenizer.name} can write none of these words.")
+    if lost and warn:
+        warnings.warn(
+            f"substitutes: {len(lost)} hold characters that the tokenizer {tokenizer.name} does not know, and are left "
+            f"out ({', '.join(lost[:3])} ...).",
+            stacklevel=2,
+        )
+    return tuple(sorted((own, tuple(sorted(others))) for own, others in found.items() if others))
+
+
+def whole_word_edits(net: Network, substitutes: object) -> Edits | None:
+    """Return the edits that replace whole words, where a word or a substitute is several tokens; else None."""
+    if not isinstance(substitutes, Mapping) or not all(
+        isinstance(others, list | tuple) for others in substitutes.values()
+    ):
+        return None
+    phrases = _phrases(net, substitutes, warn=False)
+    several = any(len(text) > 1 for own, others in phrases for text in (own, *others))
+    return Edits(substitute=MOST_EDITS, substitutes=substitutes) if several else None
 
 
 def check_padding(net: Network, x: Any, rows: Sequence[Tensor], edits: Edits) -> None:

@@ -33,7 +33,7 @@ from holdfast.api.arguments import (
     show,
     substitute_ids,
 )
-from holdfast.api.edits import Edits, check_padding
+from holdfast.api.edits import Edits, check_padding, whole_word_edits
 from holdfast.api.methods import Mode, Tier, default_methods
 from holdfast.api.perturbation import (
     FramesOption,
@@ -195,6 +195,7 @@ def radius(
             change to that class counts. "runner-up": the class with the second largest output.
         substitutes: word -> words that may replace it, or for each input and each of its positions the
             allowed words; as words of the vocabulary or as token ids. The radius then counts replaced words.
+            Words that the tokenizer splits are replaced as a whole, as by hf.Edits(substitute=50, substitutes=...).
             With frames="each", each position alone.
         edits: hf.Edits(substitute=..., insert=..., delete=..., swap=..., duplicate=...): the radius then counts edits
             of a text, for a network that reads tokens.
@@ -257,7 +258,12 @@ def radius(
     count = count_of(x)
     labels = check_classes(network, y, count) if property is None else y
     aims = check_targets(network, targets, count)
-    moves = replace(moves, substitutes=substitute_ids(network, substitutes))
+    whole = whole_word_edits(network, substitutes) if edits is None and frames is None else None
+    moves = replace(
+        moves,
+        substitutes=None if whole is not None else substitute_ids(network, substitutes),
+        edits=whole or edits,
+    )
     problems = radius_problems(network, x, labels, moves, property=property, targets=aims, lengths=lengths)
     if chosen is None:
         chosen = default_methods(network, "radius", tier, what=moves.what, mode=mode, arithmetic=arithmetic)

@@ -1,6 +1,6 @@
 """`holdfast radius`: lower and upper bounds of the perturbation radius of each input."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -142,7 +142,7 @@ class Radius(DataOptions, Command):
     names: Names = None
 
     def build(self) -> "Built":
-        from holdfast.api.edits import read_edits
+        from holdfast.api.edits import read_edits, whole_word_edits
         from holdfast.api.methods import Mode, Tier, default_methods
         from holdfast.api.perturbation import Perturbation
         from holdfast.api.radius import radius_problems
@@ -153,7 +153,7 @@ class Radius(DataOptions, Command):
         from holdfast.hamming import Grid
         from holdfast.network.fingerprint import of_file
         from holdfast.question import Request
-        from holdfast.reading.data import load_mask, load_substitutes
+        from holdfast.reading.data import load_mask, load_substitutes, read_substitutes
         from holdfast.solver import Stop
 
         norm, unit, mode, tier = (
@@ -177,7 +177,16 @@ class Radius(DataOptions, Command):
         )
         if self.saliency:
             check_saliency(self, net, data)
-        sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
+        sets = None
+        if self.substitutes is not None:
+            listed = read_substitutes(self.substitutes)
+            whole = whole_word_edits(net, listed) if edits is None and frames is None else None
+            if whole is not None:
+                edits = whole
+                note = "a word or substitute is several tokens: whole words are replaced, counted as edits"
+                data = replace(data, notes=(*data.notes, note))
+            else:
+                sets = load_substitutes(self.substitutes, net)
         each = data.chosen(sets) if isinstance(sets, list) else sets
         moves = Perturbation(
             norm=norm,

@@ -270,6 +270,8 @@ class EditBounds(Method[Attempts]):
             return "bounds edited texts; this problem has another region"
         if not isinstance(problem.property, BoundedProperty):
             return "the score of this property has no bounds"
+        if problem.region.rules.phrases:
+            return "bounds replacements of single tokens; here whole words of several tokens are replaced"
         opened = self._open_layer(problem)
         return f"needs a recurrent network: {opened}" if isinstance(opened, str) else None
 

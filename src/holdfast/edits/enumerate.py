@@ -136,7 +136,13 @@ class EnumerateEdits(Method[RowsByCount]):
 
 
 def _state_view(problem: Problem) -> "StateView | None":
-    """The opened network, where common prefixes can be shared: its error is known for margins of classes."""
+    """The opened network, where common prefixes can be shared: its error is known for margins of classes.
+
+    A sweep takes one token of the original to one other, so it does not replace phrases.
+    """
+    assert isinstance(problem.region, EditedTexts)
+    if problem.region.rules.phrases:
+        return None
     return view_of(problem.network) if isinstance(problem.property, Robustness | Targeted) else None
 
 

@@ -30,7 +30,7 @@ from holdfast.network.model_check import call_one_by_one_if_needed, check_and_co
 from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.recording import record_operators
 from holdfast.network.several_inputs import Sizes
-from holdfast.network.text import Given, Texts, Tokenizer
+from holdfast.network.text import Given, HuggingFace, Texts, Tokenizer
 from holdfast.network.trace import as_plain_module, convert_graph, export, module_in_float64
 from holdfast.network.trees import Trees
 from holdfast.process_state import cudnn_flags, without_tf32
@@ -666,6 +666,18 @@ class Network:
             alike: raise BadInput if the texts have different numbers of tokens.
         """
         return token_inputs.tokens_of_texts(self, x, alike=alike, stacklevel=3)
+
+    def sentence(self, tokens: Tensor | Sequence[int]) -> str:
+        """The text of token ids, without special tokens: of a counterexample, for instance.
+
+        Without a tokenizer that joins pieces, the words stand side by side.
+        """
+        ids = [
+            int(token) for token in tokens if int(token) >= 0
+        ]  # Shorter texts of a batch end with negative numbers.
+        if isinstance(self.tokenizer, HuggingFace):
+            return self.tokenizer.sentence(ids)
+        return " ".join(self.words(torch.tensor(ids, dtype=torch.int64)))
 
     def words(self, tokens: Tensor) -> list[str]:
         """The words of (length,) token ids, or the ids as text if the network has no vocabulary."""

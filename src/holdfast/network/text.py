@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from numbers import Integral
 from pathlib import Path
@@ -160,6 +161,10 @@ class CustomTokenizer(Tokenizer):
         return Text(pieces, tuple(None if token == self.unknown else int(token) for token in found))
 
 
+PIECE = "##"  # With this WordPiece marks tokens that continue a word.
+SPACES = ("Ġ", "▁")  # With these BPE and Unigram mark tokens that begin a word.
+
+
 class HuggingFace(Tokenizer):
     """A tokenizer.json of the package tokenizers, with its normalisation and special tokens but without its
     padding."""
@@ -190,6 +195,38 @@ class HuggingFace(Tokenizer):
     def words(self, size: int) -> tuple[str, ...]:
         """A vocabulary of this size; tokens without a name are shown by their number."""
         return tuple(self.named.get(number, f"<{number}>") for number in range(size))
+
+    def pieces(self, word: str) -> tuple[int, ...] | None:
+        """The tokens of a text without special tokens; None if one of them is unknown, or there is none."""
+        with _library_errors(
+            BadInput, f"the tokenizer {self.name} cannot read {_short(word)}", "Leave it out."
+        ):
+            found = tuple(self.inner.encode(word, add_special_tokens=False).ids)
+        return None if not found or self.unknown in found else found
+
+    def sentence(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens stand for, without special tokens."""
+        with _library_errors(BadInput, f"the tokenizer {self.name} has no text for these tokens", EXPORTED):
+            text: str = self.inner.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    @cached_property
+    def marks(self) -> frozenset[int]:
+        """The special tokens, such as [CLS]."""
+        added = self.inner.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
+
+    @cached_property
+    def continuing(self) -> frozenset[int]:
+        """The tokens that continue the word of the token before them."""
+        names = {number: name for number, name in self.named.items() if number not in self.marks}
+        if any(name.startswith(PIECE) and name != PIECE for name in names.values()):
+            return frozenset(number for number, name in names.items() if name.startswith(PIECE))
+        if any(name.startswith(SPACES) for name in names.values()):
+            return frozenset(
+                number for number, name in names.items() if not name.startswith(SPACES) and name[:1].isalnum()
+            )
+        return frozenset()
 
     def cut(self, text: str) -> Text:
         with _library_errors(

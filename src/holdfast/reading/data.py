@@ -437,6 +437,11 @@ def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = Non
     return mask[: len(x)] if places is None or len(mask) <= max(places) else mask[list(places)]
 
 
+def read_substitutes(path: str) -> Any:
+    """Read the JSON of substitutes as it is."""
+    return read_json(Path(path), EXPECTED)
+
+
 def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[list[list[int]]]:
     """Read substitutes from JSON: an object word -> substitutes, or lists for each word of each text.
 
@@ -444,7 +449,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     """
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
-    sets = read_json(Path(path), EXPECTED)
+    sets = read_substitutes(path)
     number = number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 

@@ -9,6 +9,7 @@ consumes words of the original and emits words of the edited text:
     delete      w        ->
     swap        w w'     -> w' w   neighbours that differ
     duplicate   w        -> w w
+    substitute  w_1..w_m -> v_1..v_n   a phrase: a whole word that a tokenizer splits, by another such word
 
 So a word of the original takes part in one edit at most, as in Zhang et al. 2021 (ARC, arXiv 2102.07818). An edited
 text has at least one word. S(k) holds the texts with at most k edits in all and, of each kind, at most its budget.
@@ -16,6 +17,9 @@ The distance of a text is the smallest number of edits that make it, infinite if
 
 What the network reads. With a `length`, only the first `length` words of the edited text, so an insertion may push
 the last word out; with `padding`, shorter texts are filled up to that length with the padding word.
+
+A phrase is replaced only where it is a whole word: its first token does not continue the word before it, and the token
+behind it does not continue it (`continuing`).
 
 Words that are `fixed` ([CLS], marks of the end) take part in no edit, and nothing is inserted outside of the fixed
 words at the beginning and at the end.
@@ -53,6 +57,12 @@ class Edit(NamedTuple):
     kind: int
     place: int
     words: Text
+    tokens: int = 0  # the tokens of a phrase that is replaced; 0: those of its kind
+
+    @property
+    def consumed(self) -> int:
+        """The number of tokens of the original that the edit replaces."""
+        return self.tokens or CONSUMED[self.kind]
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,9 @@ class EditRules:
         fixed: words that take part in no edit.
         length: the number of words that the network reads; None: all of them.
         padding: the word that fills shorter texts up to `length`; None: they stay short.
+        phrases: pairs of the tokens of a whole word and the tokens of the words that may replace it.
+        continuing: tokens that continue the word of the token before them.
+        marks: special tokens, behind which a word always begins.
     """
 
     budgets: Used
@@ -82,6 +95,28 @@ class EditRules:
     fixed: frozenset[int] = frozenset()
     length: int | None = None
     padding: int | None = None
+    phrases: tuple[tuple[Text, tuple[Text, ...]], ...] = ()
+    continuing: frozenset[int] = frozenset()
+    marks: frozenset[int] = frozenset()
+
+    @cached_property
+    def phrases_from(self) -> Mapping[int, Sequence[tuple[Text, tuple[Text, ...]]]]:
+        """The phrases by their first token."""
+        found: dict[int, list[tuple[Text, tuple[Text, ...]]]] = {}
+        for phrase, others in self.phrases:
+            found.setdefault(phrase[0], []).append((phrase, others))
+        return found
+
+    @cached_property
+    def growth(self) -> tuple[int, int]:
+        """By how many tokens a substitution lengthens a text at most, and by how many it shortens it at most."""
+        changes = [len(other) - len(phrase) for phrase, others in self.phrases for other in others]
+        return max([0, *changes]), -min([0, *changes])
+
+    def is_whole(self, text: Text, begin: int, end: int) -> bool:
+        """Return whether text[begin:end] is not part of a longer word."""
+        begins = begin == 0 or text[begin] not in self.continuing or text[begin - 1] in self.marks
+        return begins and (end == len(text) or text[end] not in self.continuing)
 
     @cached_property
     def substitutes_of(self) -> Mapping[int, Text]:
@@ -140,6 +175,15 @@ class TextEdits:
         if rules.budgets[SUBSTITUTE]:
             others = dict.fromkeys((*rules.substitutes_of.get(own, ()), *rules.any_substitutes))
             yield from (Edit(SUBSTITUTE, place, (word,)) for word in others if word != own)
+            for phrase, words in rules.phrases_from.get(own, ()):
+                end = place + len(phrase)
+                same = text[place:end] == phrase and rules.fixed.isdisjoint(phrase)
+                if same and rules.is_whole(text, place, end):
+                    yield from (
+                        Edit(SUBSTITUTE, place, word, len(phrase))
+                        for word in dict.fromkeys(words)
+                        if word != phrase
+                    )
         if rules.budgets[DELETE] and (rules.deletable is None or own in rules.deletable):
             yield Edit(DELETE, place, ())
         if rules.budgets[SWAP] and place + 1 < len(text):
@@ -166,10 +210,11 @@ class TextEdits:
 
     def count(self, edits: int) -> int:
         """Return how many ways there are to make exactly this number of edits: at least as many as there are texts."""
-        kinds = [[0] * len(KINDS) for _ in self.at]
+        kinds: list[dict[tuple[int, int], int]] = [{} for _ in self.at]
         for place, options in enumerate(self.at):
             for edit in options:
-                kinds[place][edit.kind] += 1
+                same = edit.kind, edit.consumed
+                kinds[place][same] = kinds[place].get(same, 0) + 1
         nothing: Used = (0,) * len(KINDS)
         # ways[place][used]: ways to reach this place of the original with these edits
         ways: list[dict[Used, int]] = [{} for _ in range(len(self.at) + 2)]
@@ -178,10 +223,10 @@ class TextEdits:
             here = ways[place]
             for made in range(edits + 1):  # Insertions lead to more edits at the same place.
                 for used in [used for used in here if sum(used) == made]:
-                    for kind, many in enumerate(kinds[place]):
+                    for (kind, consumed), many in kinds[place].items():
                         after = add_edit(used, kind)
-                        if many and made < edits and self.rules.allows(after):
-                            there = ways[place + CONSUMED[kind]]
+                        if made < edits and self.rules.allows(after):
+                            there = ways[place + consumed]
                             there[after] = there.get(after, 0) + here[used] * many
             if place == len(self.text):
                 break
@@ -207,7 +252,7 @@ class TextEdits:
                 after = add_edit(used, edit.kind)
                 if self.rules.allows(after):
                     yield from self._walk(
-                        at + CONSUMED[edit.kind], before + edit.words, (*done, edit), left - 1, after
+                        at + edit.consumed, before + edit.words, (*done, edit), left - 1, after
                     )
 
     def apply(self, edits: Sequence[Edit]) -> Text:
@@ -217,7 +262,7 @@ class TextEdits:
         for edit in sorted(edits, key=lambda one: (one.place, one.kind != INSERT)):
             found += self.text[place : edit.place]
             found += edit.words
-            place = edit.place + CONSUMED[edit.kind]
+            place = edit.place + edit.consumed
         return (*found, *self.text[place:])
 
     def extensions(self, edits: tuple[Edit, ...]) -> Iterator[tuple[Edit, ...]]:
@@ -228,11 +273,11 @@ class TextEdits:
 
     def _fits(self, edit: Edit, edits: tuple[Edit, ...]) -> bool:
         """Return whether one more edit overlaps with none of these and is within the budgets."""
-        taken = {place for one in edits for place in range(one.place, one.place + CONSUMED[one.kind])}
-        own = range(edit.place, edit.place + CONSUMED[edit.kind])
-        # Nothing is inserted between the two words of a swap.
-        inside = edit.kind == INSERT and any(e.kind == SWAP and e.place + 1 == edit.place for e in edits)
-        splits = edit.kind == SWAP and any(e.kind == INSERT and e.place == edit.place + 1 for e in edits)
+        taken = {place for one in edits for place in range(one.place, one.place + one.consumed)}
+        own = range(edit.place, edit.place + edit.consumed)
+        # Nothing is inserted between the two words of a swap, or the tokens of a phrase.
+        inside = edit.kind == INSERT and any(e.place < edit.place < e.place + e.consumed for e in edits)
+        splits = any(e.kind == INSERT and edit.place < e.place < own.stop for e in edits)
         allowed = self.rules.allows(add_edit(count_kinds(edits), edit.kind))
         return allowed and not inside and not splits and taken.isdisjoint(own)
 
@@ -266,7 +311,9 @@ class TextEdits:
         # reached[place, emitted][used]: the edits of one way to get there
         start: dict[Used, tuple[Edit, ...]] = {nothing: ()}
         reached: dict[tuple[int, int], dict[Used, tuple[Edit, ...]]] = {(0, 0): start}
-        widest = max(self.rules.budgets[INSERT] + self.rules.budgets[DUPLICATE], self.rules.budgets[DELETE])
+        budgets, (longer, shorter) = self.rules.budgets, self.rules.growth
+        words = min(self.rules.total, budgets[SUBSTITUTE])
+        widest = max(budgets[INSERT] + budgets[DUPLICATE] + words * longer, budgets[DELETE] + words * shorter)
 
         def arrive(where: tuple[int, int], used: Used, edits: tuple[Edit, ...]) -> None:
             known = reached.setdefault(where, {})
@@ -286,7 +333,7 @@ class TextEdits:
                         after = add_edit(used, edit.kind)
                         end = emitted + len(edit.words)
                         if target[emitted:end] == edit.words and self.rules.allows(after):
-                            arrive((place + CONSUMED[edit.kind], end), after, (*edits, edit))
+                            arrive((place + edit.consumed, end), after, (*edits, edit))
         found = reached.get((len(self.text), len(target)))
         return None if not found else min(found.values(), key=len)
 
@@ -343,8 +390,10 @@ class EditedTexts(Counted):
     @property
     def width(self) -> int:
         """The length of a row of token ids: that of the longest edited text."""
-        longer = self.rules.budgets[INSERT] + self.rules.budgets[DUPLICATE]
-        return int(self.tokens.shape[1]) + min(self.rules.total, longer)
+        budgets, total = self.rules.budgets, self.rules.total
+        growth = self.rules.growth[0]
+        longer = budgets[INSERT] + budgets[DUPLICATE] + min(total, budgets[SUBSTITUTE]) * growth
+        return int(self.tokens.shape[1]) + min(total * max(1, growth), longer)
 
     def options(self, row: int) -> TextEdits:
         """Return the edits of one text."""
@@ -439,4 +488,11 @@ def _new_words(rules: EditRules, texts: Sequence[Text]) -> set[int]:
     """Return the words that edits of these texts may put in."""
     own = {word for text in texts for word in text}
     found = {*rules.any_substitutes, *rules.insertions}
-    return found | {other for word in own for other in rules.substitutes_of.get(word, ())}
+    pieces = {
+        piece
+        for word in own
+        for _, others in rules.phrases_from.get(word, ())
+        for other in others
+        for piece in other
+    }
+    return found | pieces | {other for word in own for other in rules.substitutes_of.get(word, ())}

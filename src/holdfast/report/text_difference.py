@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from holdfast.network.text import PIECE
 from holdfast.report.summary import word_name
 
 Change = Literal["kept", "inserted", "deleted"]
@@ -35,7 +36,19 @@ def text_difference(
             continue
         found += [ChangedWord("deleted", word_name(int(word), vocabulary)) for word in tokens[begin:end]]
         found += [ChangedWord("inserted", word_name(word, vocabulary)) for word in after[start:stop]]
+    found = _join_pieces(found)
     return found if len(found) <= MOST_WORDS else _shorten(found)
+
+
+def _join_pieces(words: list[ChangedWord]) -> list[ChangedWord]:
+    """Join the pieces of a word, such as awe ##some, where they have the same change."""
+    found: list[ChangedWord] = []
+    for one in words:
+        if found and one.name.startswith(PIECE) and one.change == found[-1].change:
+            found[-1] = ChangedWord(one.change, found[-1].name + one.name.removeprefix(PIECE))
+        else:
+            found.append(one)
+    return found
 
 
 def _shorten(words: list[ChangedWord]) -> list[ChangedWord]:
