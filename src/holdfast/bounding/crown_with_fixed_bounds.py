@@ -16,6 +16,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.bounding import crown
+from holdfast.bounding.constant_nodes import ConstantNodes
 from holdfast.bounding.crown import BackwardWalk, magnitude_of_relaxed
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
@@ -32,6 +33,7 @@ def propagate(
     within: Mapping[Node, IntervalBounds] | None = None,
     walks: bool = True,
     order: Sequence[Node] | None = None,
+    constant: ConstantNodes | None = None,
 ) -> tuple[Boxes, Tensor]:
     """Bounds of all nodes, as `crown.propagate` finds them, and (batch,) bool: rows that contain no point.
 
@@ -41,6 +43,7 @@ def propagate(
             region that satisfy them all.
         walks: whether to refine intermediate bounds by backward passes.
         order: a topological order of the nodes in which to visit them; default: that of the graph.
+        constant: nodes whose bounds are known already, since they do not vary.
     """
     boxes = Boxes(region)
     held = BoundConstraints(boxes, within or {})
@@ -49,13 +52,18 @@ def propagate(
     ]
     if forms is not None:
         carriers.append(ZonotopePropagation(forms, boxes).visit)
+    carriers.append(held)
+    if walks:
+        carriers.append(crown.IntermediateRefinement(graph, boxes))
 
-    forward(
-        graph.nodes if order is None else order,
-        *carriers,
-        held,
-        *([crown.IntermediateRefinement(graph, boxes)] if walks else []),
-    )
+    def visit(node: Node) -> None:
+        if constant is not None and node in constant.nodes:
+            constant.place(node, boxes, forms)
+            return
+        for carrier in carriers:
+            carrier(node)
+
+    forward(graph.nodes if order is None else order, visit)
     return boxes, held.empty
 
 

@@ -16,12 +16,14 @@ costs no more than linear time. The choice depends on the network alone, so it i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding import crown, crown_with_fixed_bounds
+from holdfast.bounding.constant_nodes import find_constant_nodes
 from holdfast.bounding.crown_with_fixed_bounds import ZonotopePropagation
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.influence import find_influence
@@ -30,7 +32,7 @@ from holdfast.bounding.product_forms import ProductForms, VariableInputs
 from holdfast.bounding.reduced_forms import ReducedForms, consumer_first_order, live_values
 from holdfast.bounding.relax import Product, Sigmoid, SigmoidTanh, SigmoidTimes
 from holdfast.memory_budget import free_bytes
-from holdfast.region import Region
+from holdfast.region import Box, Region
 
 # Number of noise symbols that affine forms keep. With 1,200 an LSTM of 28 frames and two layers of 32 proves nearly
 # what it proves with all of its 3,600 (tuned on cert-rnn's practice images).
@@ -53,7 +55,7 @@ WALK_SHARE_OF_BALLS = 5.0
 COPIES_OF_A_FORM = 4  # Tensors of the size of all live forms that exist at once, for planning memory.
 # Largest number of float64 values in the forms of one batch on a CPU (chosen by hand; larger batches gain
 # nothing, and rows that begin to vary later would carry the noise symbols of others).
-CPU_FORM_VALUES = 2**24
+CPU_FORM_VALUES = 2**22
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,23 @@ def propagate_first(
         if inputs.suit(long=not plan.walks)
         else ReducedForms(graph, *region.enclosing_box(), plan.order, most, influence)
     )
+    constant = find_constant_nodes(
+        graph, region, plan.order, partial(_bound_centres, graph, plan.order, most)
+    )
     boxes, _ = crown_with_fixed_bounds.propagate(
-        graph, region, forms, known, walks=plan.walks, order=plan.order
+        graph, region, forms, known, walks=plan.walks, order=plan.order, constant=constant
     )
     boxes.forms = forms
     return boxes
+
+
+def _bound_centres(
+    graph: Graph, order: Sequence[Node], most: int, centre: Tensor
+) -> dict[Node, IntervalBounds]:
+    """Bounds of all nodes at single points, (points, inputs)."""
+    points = centre.reshape(len(centre), *graph.entry.shape[1:])
+    forms = ReducedForms(graph, points, points, order, most)
+    boxes, _ = crown_with_fixed_bounds.propagate(
+        graph, Box(points, points, points), forms, walks=False, order=order
+    )
+    return {node: (boxes.lower[node], boxes.upper[node]) for node in order}

@@ -162,6 +162,10 @@ class ReducedForms(Forms):
             self._name_error(node)
         self._forget_read(node)
 
+    def place_constant(self, node: Node, bounds: tuple[Tensor, Tensor] | None) -> None:
+        super().place_constant(node, bounds)
+        self._forget_read(node)
+
     def names_error(self, node: Relaxed, count: int) -> bool:
         """Not if a sum is the only one to read it: one symbol for the errors of all its terms loses nothing."""
         return node not in self.summed
@@ -230,7 +234,7 @@ class ReducedForms(Forms):
 
     def _loss(self, sizes: list[Tensor], live: list[Node], rows: slice) -> Tensor:
         """(rows, noise symbols): how much larger boxes are than the noise symbols they replace, about, each
-        element weighted by its influence (Girard).
+        element weighted by its influence (Girard). Overwrites the sizes.
 
         Nothing is lost by a symbol that moves only one element of a node.
         """
@@ -242,8 +246,9 @@ class ReducedForms(Forms):
         ]
         largest = torch.stack([weight.amax(1) for weight in weights]).amax(0)[:, None]
         weights = [(weight + LEAST_INFLUENCE * largest)[:, None] for weight in weights]
-        weighted = [size * weight for size, weight in zip(sizes, weights, strict=True)]
-        return torch.stack([size.sum(2) - size.amax(2) for size in weighted]).sum(0)
+        for size, weight in zip(sizes, weights, strict=True):
+            size.mul_(weight)
+        return torch.stack([size.sum(2) - size.amax(2) for size in sizes]).sum(0)
 
     def _introduce_all(self) -> None:
         """Give the input itself its noise symbols: without them its form would hold its centre only."""

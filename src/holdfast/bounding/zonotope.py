@@ -250,6 +250,14 @@ class Forms:
         self._attribute(known, width, place)
         return linear
 
+    def place_constant(self, node: Node, bounds: tuple[Tensor, Tensor] | None) -> None:
+        """Give a node that does not vary the form of an interval lower, upper (batch, *shape); None: nobody reads it."""
+        if bounds is None:
+            return
+        centre, error = centre_and_radius(*(end.flatten(1) for end in bounds))
+        none = centre.new_zeros((0, self.count, centre.shape[1]))
+        self.of[node] = Form(centre, none, error, torch.zeros_like(centre), slice(0, 0))
+
     def carries(self, node: Affine) -> bool:
         """Whether a map of nodes with forms has a form; its successors have none otherwise."""
         return node.small
@@ -442,13 +450,11 @@ def _radii_of_sum_and_difference(
     one = v.generators[relative_rows(rows, v.rows)]
     other = ratio[rows, None] * z.generators[relative_rows(rows, z.rows)]
     count = min(one.shape[1], other.shape[1])
+    rest = sum_of_sizes(one[:, count:]) + sum_of_sizes(other[:, count:])
     found = []
     for sign in (1.0, -1.0):
-        both = measure(torch.add(one[:, :count], other[:, :count], alpha=sign))
-        for rest in (one[:, count:], other[:, count:]):
-            both = both + sum_of_sizes(rest)
         found.append(apart.clone())
-        found[-1][rows] = both
+        found[-1][rows] = measure(torch.add(one[:, :count], other[:, :count], alpha=sign)) + rest
     return found
 
 

@@ -18,6 +18,7 @@ References: H. Zhang et al., Efficient neural network robustness certification w
 functions (CROWN), 2018; C.-Y. Ko et al., POPQORN: quantifying robustness of recurrent neural networks, 2019.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,10 +62,12 @@ DISTANCE_TO_SUDDEN_LOSS = 0.02
 CLOSE_OF_LONG_NETWORKS = 0.01
 # A score below this share of the one at the input itself is about to be lost (tuned on the same images).
 SCORE_NEAR_SUDDEN_LOSS = 0.2
-GROWTH = 1.5  # The factor between the first two radii of such networks (chosen by hand).
-# Where less than this share of the score is lost, the next radius is larger by this factor: the first radius may be far
-# too small, as where all words of a text move (chosen by hand).
-LITTLE_LOSS, GROWTH_AT_LITTLE_LOSS = 0.005, 4.0
+# From one certified radius, the share q of it in the largest one follows from the share l of the score that is lost:
+# l = LOSS_SCALE q^2 / (LOSS_END - q) (fitted to the searches of cert-rnn's practice images 11, 13 and 14).
+LOSS_SCALE, LOSS_END = 0.045, 1.05
+# The next radius goes this share of the way to that largest one (chosen by hand), but is at most so many times as large:
+# the first radius may be far too small, as where all words of a text move (chosen by hand).
+SHARE_OF_THE_WAY, LARGEST_GROWTH = 0.5, 4.0
 # The share of the predicted distance that a radius stays below the predicted zero (chosen by hand).
 NEAR_SUDDEN_LOSS = 0.1
 # Largest number of float64 values in all nodes while the centres are evaluated (128 MiB; chosen by hand).
@@ -425,23 +428,29 @@ def _next_radius_of_long_network(state: RadiusSearch, first: Tensor, close: floa
     """Return the radius to try next where the bound is lost suddenly, (batch,); `first` before any other.
 
     Scores beyond that radius say nothing. From two certified radii the next one is predicted
-    (`_zero_of_sudden_loss`); before, radii grow by a factor, or shrink after a failure.
+    (`_zero_of_sudden_loss`); before, radii grow by `_growth_after_one_radius`, or shrink after a failure.
     """
     low, high = state.low, state.high
     failed = state.high_score.isfinite()
     lost = (state.first * (1 - low / state.linear) - state.low_score).clamp_min(0)
-    little = lost < LITTLE_LOSS * state.first
-    growth = torch.where(little, GROWTH_AT_LITTLE_LOSS, GROWTH)
+    growth = _growth_after_one_radius(lost / state.first)
     zero = _zero_of_sudden_loss(state)
     # Slightly below: a certified radius is worth more than one that fails.
     found = low + (zero - low) * (1 - NEAR_SUDDEN_LOSS) - close / 10 * low
-    most = torch.where(little, GROWTH_AT_LITTLE_LOSS, 2.0) * low
+    most = growth.clamp_min(2.0) * low
     found = torch.where(found.isfinite() & (found > low), torch.minimum(found, most), growth * low)
     found = torch.minimum(found, low * (1 + DISTANCE_TO_SUDDEN_LOSS * state.first / lost))
     middle = low / 2 + high / 2
     found = torch.where(failed & ~(found < middle), middle, torch.where(found > low, found, growth * low))
     found = torch.where(low > 0, torch.minimum(found, high), high / 3)
     return torch.where(state.round > 0, found, torch.where(first > low, first, middle))
+
+
+def _growth_after_one_radius(lost: Tensor) -> Tensor:
+    """Return the factor to the next radius where a share `lost` of the score, at least 0, is lost at the last one."""
+    share = ((lost.square() + 4 * LOSS_SCALE * LOSS_END * lost).sqrt() - lost) / (2 * LOSS_SCALE)
+    growth = 1 + SHARE_OF_THE_WAY * (1 - share).clamp_min(0) / share
+    return torch.nan_to_num(growth, LARGEST_GROWTH).clamp_max(LARGEST_GROWTH)
 
 
 def _zero_of_sudden_loss(state: RadiusSearch) -> Tensor:
@@ -564,7 +573,8 @@ def _score_with_bounds(
         # Rows in which the same frames change are neighbours: this makes backward passes cheaper (see
         # `bounding.crown`), and affine forms, whose noise symbols begin with the first row that varies.
         ordered = portion[_first_moving_feature(batch.take(problem.region, portion)).argsort()]
-        for rows in ordered.split(len(ordered) if plan is None else plan.rows_at_once(graph.device)):
+        parts = 1 if plan is None else math.ceil(len(ordered) / plan.rows_at_once(graph.device))
+        for rows in ordered.tensor_split(parts):
             found = time_limit.in_time(partial(score_rows, rows), None)
             if found is None:
                 return score, ends
