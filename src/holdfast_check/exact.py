@@ -388,7 +388,7 @@ class ExactBounds:
     def _minimum(self, rows: Dyadic) -> Dyadic:
         """Minima (rows,) of linear functions over the leaf: at the ends of the box, or over the ball by duality."""
         box = (rows.positive() * self.lower[0] - (-rows).positive() * self.upper[0]).sum(1)
-        region = self.claim.region
+        region = self.claim.box()
         if math.isinf(region.norm) or region.centre is None or region.spans is None:
             return box
         near = [
@@ -490,7 +490,7 @@ def exact_margin(claim: Claim, program: Program) -> Fraction:
     def judge(rows: list[Fraction], groups: Iterable[tuple[int, ...]]) -> None:
         margins.extend(max(rows[row] for row in group) - above for group in groups)
 
-    lower, upper = claim.region.lower[0], claim.region.upper[0]
+    lower, upper = claim.box().lower[0], claim.box().upper[0]
     for leaf, (low, high) in enumerate(_halves(lower, upper, claim.cuts)):
         slopes = {
             name: array[leaf : leaf + 1] if name.startswith(SHARED) and len(array) > 1 else array
@@ -546,8 +546,8 @@ def _by_signs(
         bounds = ExactBounds(
             whole.program,
             claim,
-            claim.region.lower[0],
-            claim.region.upper[0],
+            claim.box().lower[0],
+            claim.box().upper[0],
             slopes,
             held,
             tree.refine,

@@ -7,15 +7,16 @@ import hashlib
 import json
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
-from holdfast_check import container, onnx_file, replay
-from holdfast_check.arithmetic import LARGEST, Array, down
+from holdfast_check import container, onnx_file, replay, trees
+from holdfast_check.arithmetic import LARGEST, TINY, Array, down
 from holdfast_check.claim_text import ClaimNames, ClaimNumbers, class_rows, digest_of
 from holdfast_check.errors import Rejected
 from holdfast_check.graph import ModelGraph, program
@@ -23,10 +24,15 @@ from holdfast_check.limits import OutOfTime
 from holdfast_check.planes import StepBounds
 from holdfast_check.quadratic import SecondOrderBounds
 from holdfast_check.region import CheckedRegion, inside
+from holdfast_check.rows import ROW_ARRAYS, RowRegion, read_rows
 from holdfast_check.steps import FunctionStep, Program
 from holdfast_check.tree import leaves, margins, paths
+from holdfast_check.trees import TREES, TreeSum, read_trees
 
-SCHEMA, VERSION = "holdfast-proof", 1  # The format of proof files that this checker reads.
+SCHEMA = "holdfast-proof"  # The format of proof files that this checker reads.
+# Version 1: networks over balls and boxes. Version 2 adds models of trees, regions of rows (`rows`) and norm 0. This
+# checker reads both; a file has the smallest version that describes it.
+VERSION, ROWS_VERSION = 1, 2
 LARGEST_MODEL = 2**31  # Unpacked bytes of a model file (chosen by hand).
 BLOCK_BYTES = 2**20  # Bytes that are read at once (chosen by hand).
 # The number of float64 values of one step over all subproblems that are processed together (2 MiB; chosen by
@@ -44,6 +50,7 @@ SLOPES = {
     "ends",
     "at",
 }
+TREE_CLAIM = {"region", "property", "witness"}  # The arrays of a claim about trees: it needs nothing else.
 # Arrays that are either shared by all leaves of a tree of halves or given per leaf.
 SHARED = "slopes", "rows", "parabolas"
 
@@ -83,7 +90,7 @@ class Model:
 
     sha256: str
     name: str
-    program: Program
+    program: Union[Program, TreeSum]
     runtime: replay.Runtime | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
@@ -91,9 +98,13 @@ class Model:
         """Read an .onnx file or a described model (.safetensors), optionally compressed with gzip."""
         data = _read_unpacked(Path(path))
         of_onnx = Path(path).name.endswith((".onnx", ".onnx.gz"))
+        digest, name = hashlib.sha256(data).hexdigest(), Path(path).name
+        if not of_onnx:
+            metadata, arrays = container.read_container(data)
+            if TREES in metadata:
+                return Model(digest, name, read_trees(_inputs_of(metadata[TREES]), arrays))
         graph: ModelGraph = onnx_file.read_onnx(data) if of_onnx else container.read_described_model(data)
-        digest = hashlib.sha256(data).hexdigest()
-        return Model(digest, Path(path).name, program(graph), replay.Runtime(data) if of_onnx else None)
+        return Model(digest, name, program(graph), replay.Runtime(data) if of_onnx else None)
 
     @staticmethod
     def digest_of(path: str | Path) -> str:
@@ -115,6 +126,17 @@ def _read_unpacked(path: Path) -> bytes:
     if size > LARGEST_MODEL:
         raise Rejected(f"{path}: larger than {LARGEST_MODEL} bytes")
     return b"".join(blocks)
+
+
+def _inputs_of(text: str) -> Any:
+    """The number of inputs of a model of trees: the only member of its description."""
+    try:
+        about = json.loads(text)
+        if set(about) != {"inputs"}:
+            raise ValueError("other members than inputs")
+        return about["inputs"]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Rejected(f"the description of the trees cannot be read ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -142,7 +164,7 @@ class Claim:
     """
 
     kind: str  # "proof" or "witness"
-    region: CheckedRegion
+    region: Union[CheckedRegion, RowRegion]
     matrix: Array
     offset: Array
     groups: tuple[tuple[int, ...], ...]
@@ -153,8 +175,20 @@ class Claim:
     numbers: ClaimNumbers
     signs: SignTree | None
 
+    def rows(self) -> RowRegion:
+        """The region as one of rows."""
+        if not isinstance(self.region, RowRegion):
+            raise Rejected("the region is none of rows")
+        return self.region
+
+    def box(self) -> CheckedRegion:
+        """The region as a ball or a box."""
+        if not isinstance(self.region, CheckedRegion):
+            raise Rejected("the region is no ball and no box")
+        return self.region
+
     @staticmethod
-    def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
+    def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Union[Program, TreeSum]) -> Claim:
         """Read and validate the claim of a file."""
         try:
             return _claim(header, arrays, built)
@@ -162,11 +196,9 @@ class Claim:
             raise Rejected(f"the proof cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
+def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Union[Program, TreeSum]) -> Claim:
     """The claim of a file; other exceptions than Rejected report malformed files."""
-    numbers, region, ball = claim_numbers(
-        header, arrays, int(np.prod(built.input_shape)), built.output.index.size
-    )
+    numbers, region, contains = claim_numbers(header, arrays, built.inputs, built.outputs)
     kind, above = numbers.kind, numbers.above
     matrix, offset, groups = numbers.matrix, numbers.offset, numbers.groups
     if built.ranked and not _ranks(matrix, offset, above):
@@ -175,8 +207,13 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
             "and the claim depends on more than their order"
         )
     point = numbers.point
-    if point is not None and not inside(point, *ball):
+    if point is not None and not contains(point):
         raise Rejected("the witness does not lie in the region")
+    if isinstance(built, TreeSum):
+        if any(name.split("/")[0] not in TREE_CLAIM for name in arrays):
+            raise ValueError("arrays of a proof about a network in one about trees")
+        rows = region if isinstance(region, RowRegion) else read_rows(header["region"], arrays, built.inputs)
+        return Claim(kind, rows, matrix, offset, groups, above, np.array([-1]), {}, point, numbers, None)
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
         raise Rejected("only boxes can be split into halves")
@@ -191,22 +228,23 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
 
 def claim_numbers(
     header: dict[str, Any], arrays: dict[str, Array], size: int, outputs: int
-) -> tuple[ClaimNumbers, CheckedRegion, Any]:
-    """The numbers of the claim of a file about a network with `size` inputs and `outputs` outputs, its region, and the
-    arguments of `region.inside`.
+) -> tuple[ClaimNumbers, Union[CheckedRegion, RowRegion], Callable[[Array], bool]]:
+    """The numbers of the claim of a file about a model with `size` inputs and `outputs` outputs, its region, and whether
+    a point lies in it.
     """
     kind, above, about = header["kind"], _number(header["above"]), header["region"]
     if kind not in ("proof", "witness"):
         raise ValueError(f"a file of kind {kind!r}")
     matrix, offset, groups, label = _property(header["property"], arrays, outputs)
-    region, where, ball = _region(about, arrays, size)
+    region, where, contains = _region(about, arrays, size)
+    lower, upper = region.bounds() if isinstance(region, RowRegion) else (region.lower[0], region.upper[0])
     numbers = ClaimNumbers(
         kind=kind,
         where=where,
         size=size,
         outputs=outputs,
-        lower=region.lower[0],
-        upper=region.upper[0],
+        lower=lower,
+        upper=upper,
         norm=str(about["norm"]),
         radius=None if about["norm"] == "box" else _number(about["radius"]),
         matrix=matrix,
@@ -217,7 +255,7 @@ def claim_numbers(
         point=_vector(arrays["witness"], size) if kind == "witness" else None,
         names=ClaimNames.from_json(header.get("names"), size, outputs),
     )
-    return numbers, region, ball
+    return numbers, region, contains
 
 
 def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
@@ -295,19 +333,23 @@ def _vector(values: Array, size: int) -> Array:
     return wide
 
 
-def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[CheckedRegion, str, Any]:
-    """The region, its description for the verdict, and the arguments of `region.inside`."""
+def _region(
+    about: dict[str, Any], arrays: dict[str, Array], size: int
+) -> tuple[Union[CheckedRegion, RowRegion], str, Callable[[Array], bool]]:
+    """The region, its description for the verdict, and whether a point lies in it."""
+    if about["norm"] == "0" or any(name in arrays for name in ROW_ARRAYS):
+        rows = read_rows(about, arrays, size)
+        return rows, rows.words(), rows.inside
     lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
     if not bool((lower <= upper).all()):
         raise ValueError("a region with a lower bound above its upper bound")
     if about["norm"] == "box":
-        ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
         if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise ValueError("a box with an infinite bound")
         return (
             CheckedRegion(lower[None], upper[None]),
             f"in the box {digest_of(lower, upper)}",
-            (lower, LARGEST, math.inf, *ball[3:]),
+            lambda x: inside(x, lower, LARGEST, math.inf, np.ones(1), lower, upper),
         )
     radius, norm, centre = (
         _number(about["radius"]),
@@ -335,7 +377,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
     return (
         CheckedRegion.ball(centre, radius, norm, shares, lower, upper),
         told,
-        (centre, radius, norm, shares, lower, upper),
+        lambda x: inside(x, centre, radius, norm, shares, lower, upper),
     )
 
 
@@ -366,11 +408,15 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
     return bool(pairs) and above == 0 and not bool(offset.any())
 
 
-def proof_margin(claim: Claim, built: Program) -> float:
+def proof_margin(claim: Claim, built: Union[Program, TreeSum]) -> float:
     """The margin of a proof: by how much, at the worst leaf, every group has a row above the claimed number;
     negative if the claim is not proved.
     """
-    lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
+    if isinstance(built, TreeSum):
+        least = trees.margin(built, claim.rows(), claim.matrix, claim.offset)[None] - claim.above
+        return min(_least(least[:, list(group)]) for group in claim.groups)
+    box = claim.box()
+    lower, upper = leaves(box.lower[0], box.upper[0], claim.cuts)
     if any(
         len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)
     ):
@@ -387,9 +433,7 @@ def proof_margin(claim: Claim, built: Program) -> float:
             for n, array in claim.slopes.items()
         }
         bounds = (
-            bounded(built, claim.region.within(lower[some], upper[some]), slopes).rows(
-                claim.matrix, claim.offset
-            )
+            bounded(built, box.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset)
             - claim.above
         )
         worst = min(worst, *(_least(bounds[:, list(group)]) for group in claim.groups))
@@ -408,7 +452,7 @@ def _by_signs(claim: Claim, signs: SignTree, built: Program) -> float:
     """The margin where some groups are proved over the leaves of a tree of signs, and the others over the
     whole region.
     """
-    whole, sizes = StepBounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
+    whole, sizes = StepBounds(built, claim.box(), claim.slopes), [step.size for step in built.steps]
     bounds = whole.rows(claim.matrix, claim.offset) - claim.above
     worst = min(
         (
@@ -443,12 +487,16 @@ def _by_signs(claim: Claim, signs: SignTree, built: Program) -> float:
     return worst
 
 
-def shown(claim: Claim, built: Program) -> float:
+def shown(claim: Claim, built: Union[Program, TreeSum]) -> float:
     """The margin of a witness: by how much all rows of some group are at or below the claimed number at the
     witness, by interval arithmetic around the point.
     """
     if claim.point is None:
         raise Rejected("a witness without a point")
+    if isinstance(built, TreeSum):
+        values = trees.shown_margin(built, claim.matrix, claim.offset, claim.point)
+        short = max(min(Fraction(claim.above) - values[row] for row in group) for group in claim.groups)
+        return float(short) if short >= 0 else min(float(short), -TINY)
     bounds = (
         StepBounds(built, CheckedRegion(claim.point[None], claim.point[None])).rows(
             -claim.matrix, -claim.offset
@@ -458,12 +506,15 @@ def shown(claim: Claim, built: Program) -> float:
     return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
 
 
-def _recompute(claim: Claim, built: Program, margin: float) -> str:
+def _recompute(claim: Claim, built: Union[Program, TreeSum], margin: float) -> str:
     """The comparison with rational arithmetic, as a text for the verdict; Rejected if it does not prove the claim."""
     from holdfast_check.exact import NotRecomputed, exact_margin  # It reads the claims of this module.
 
     try:
-        found = exact_margin(claim, built)
+        if isinstance(built, TreeSum):
+            found = _exact_of_trees(claim, built)
+        else:
+            found = exact_margin(claim, built)
     except NotRecomputed as why:
         return f"not recomputed in rational arithmetic: {why}"
     if not found > 0:
@@ -473,6 +524,18 @@ def _recompute(claim: Claim, built: Program, margin: float) -> str:
     agrees = found >= Fraction(margin) * (1 - AGREES)
     told = "rational arithmetic agrees" if agrees else "rational arithmetic proves it with a smaller margin"
     return f"{told}: margin {float(found):.9g}, in float64 {margin:.9g}"
+
+
+def _exact_of_trees(claim: Claim, built: TreeSum) -> Fraction:
+    """The margin of a proof about trees in rational arithmetic."""
+    from holdfast_check.exact import NotRecomputed
+
+    if claim.kind != "proof":
+        raise NotRecomputed("a witness, which is exact already")
+    if int((built.left < 0).sum()) * built.inputs > trees.MOST_EXACT:
+        raise NotRecomputed("more leaves and inputs than rational arithmetic takes in minutes")
+    rows = trees.exact_margin(built, claim.rows(), claim.matrix, claim.offset)
+    return min(max(rows[row] for row in group) - Fraction(claim.above) for group in claim.groups)
 
 
 def read_header(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -507,9 +570,10 @@ def check(model: str | Path | Model, proof: str | Path, *, exact: bool = False) 
             said = header["schema"], header["version"], header["model"]["sha256"]
         except (KeyError, TypeError) as error:
             raise Rejected("this file is no proof: it has no proof header") from error
-        if said[:2] != (SCHEMA, VERSION):
+        if said[0] != SCHEMA or said[1] not in (VERSION, ROWS_VERSION):
             raise Rejected(
-                f"this is {said[0]} version {said[1]}; this checker supports {SCHEMA} version {VERSION}"
+                f"this is {said[0]} version {said[1]}; this checker supports {SCHEMA} versions {VERSION} and "
+                f"{ROWS_VERSION}"
             )
         if said[2] != opened.sha256:
             raise Rejected(
@@ -517,6 +581,9 @@ def check(model: str | Path | Model, proof: str | Path, *, exact: bool = False) 
             )
         with np.errstate(all="ignore"):  # Overflow gives inf or NaN, which no check accepts.
             claim = Claim.read_claim(header, arrays, opened.program)
+            needed = ROWS_VERSION if isinstance(claim.region, RowRegion) else VERSION
+            if said[1] != needed:
+                raise Rejected(f"a claim of version {needed} in a file of version {said[1]}")
             numbers = replace(claim.numbers, model=opened.name, sha256=opened.sha256)
             told = numbers.sentence()
             margin = (
@@ -527,7 +594,9 @@ def check(model: str | Path | Model, proof: str | Path, *, exact: bool = False) 
         if claim.kind == "witness" and not margin >= 0:
             raise Rejected(f"the witness does not violate the property: the margin there is {-margin:.6g}")
         compared = (
-            "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
+            ""
+            if opened.runtime is None or isinstance(opened.program, TreeSum)
+            else replay.compare(opened.runtime, opened.program, claim, data)
         )
         again = _recompute(claim, opened.program, margin) if exact else ""
         if claim.kind == "proof" and not opened.program.ranked:  # A softmax changes the margin, not its sign.

@@ -90,7 +90,7 @@ def points_of(claim: Claim, seed: bytes) -> Array:
     one.
     """
     region, draw = (
-        claim.region,
+        claim.box(),
         np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little")),
     )
     lower, upper = region.lower[0], region.upper[0]

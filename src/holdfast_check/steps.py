@@ -155,6 +155,16 @@ class Program:
     output: StepView
     ranked: bool = False  # A final softmax was removed: only the order of the outputs is that of the model.
 
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return int(np.prod(self.input_shape))
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs."""
+        return int(self.output.index.size)
+
     def value(self, x: Array) -> Array:
         """Evaluate the network in plain float64: (batch, *input_shape) -> (batch, outputs). For comparison
         with other programs; no proof depends on it.

@@ -16,12 +16,15 @@ from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Property, Robustness
 from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
+from holdfast.region.rows import Rows, TableFamily
 from holdfast.result import Record
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
 from holdfast_check.claim_text import ClaimNames
 from holdfast_check.container import read_container
+from holdfast_check.rows import ROW_ARRAYS
 from holdfast_check.steps import Program
+from holdfast_check.trees import TreeSum
 
 NORMS = {
     math.inf: "inf",
@@ -50,8 +53,10 @@ def request_header(
     }
     if names is not None and (names.inputs or names.outputs):
         header["names"] = names.as_json()
-    outputs = opened.program.output.index.size
+    outputs = opened.program.outputs
     region, arrays = describe_region(part.region)
+    if region["norm"] == "0" or set(ROW_ARRAYS) & arrays.keys() or isinstance(opened.program, TreeSum):
+        header["version"] = checker.ROWS_VERSION
     about, rows = describe_property(part.property, outputs, part)
     return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
 
@@ -89,9 +94,53 @@ def describe_region(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(region, Box):
         lower, upper = (end[0].detach().cpu().double().numpy().ravel() for end in region.enclosing_box())
         return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
+    if isinstance(region, TableFamily):
+        return describe_rows(region, centre)
     raise UnsupportedLayer(
-        f"certificates support balls, frames, patches and boxes, not {type(region).__name__}."
+        "certificates support balls, frames, patches, boxes, rows of tables, changed units and words, not "
+        f"{type(region).__name__}."
     )
+
+
+def describe_rows(region: TableFamily, centre: Array) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the part of the header and the arrays for rows of a table: numbers by their scales, or whole columns.
+
+    Steps that are no powers of two are left out: the claim is then about all numbers, which are more.
+    """
+    moving = region.moving.cpu().numpy()
+    low, high = (end.cpu().numpy() for end in region.feature_bounds())
+    still = np.where(np.isfinite(centre), centre, np.nan)
+    if np.isnan(still).any():
+        raise UnsupportedLayer(
+            "the row has a number that is not finite, and certificates need finite numbers."
+        )
+    steps = region.steps.cpu().double().numpy()
+    dyadic = (steps > 0) & (np.frexp(np.where(steps > 0, steps, 1.0))[0] == 0.5)
+    arrays: dict[str, Any] = {
+        "region/centre": centre,
+        "region/lower": np.where(moving, np.minimum(low, centre), centre),
+        "region/upper": np.where(moving, np.maximum(high, centre), centre),
+        "region/steps": np.where(dyadic & moving, steps, 0.0),
+    }
+    if isinstance(region, Rows):
+        scales = np.broadcast_to(region.scales.cpu().double().numpy(), centre.shape)
+        arrays["region/scales"] = np.where(moving, scales, 1.0)
+        norms = {**NORMS}
+        if region.norm not in norms:
+            raise UnsupportedLayer(f"certificates support the norms 0, 1, 2 and inf, not {region.norm:g}.")
+        return {"norm": norms[region.norm], "radius": float(region.radius[0])}, arrays
+    units = region.columns.unit.cpu().numpy().astype(np.int64)
+    _, units = np.unique(units, return_inverse=True)
+    arrays["region/units"] = units
+    words = [np.flatnonzero(group) for group in region.groups.cpu().numpy()]
+    lists = [(units[own[0]], np.eye(len(own))) for own in words if moving[own].all()]
+    if lists:
+        widest = max(len(values) for _, values in lists)
+        arrays["region/choices"] = np.concatenate(
+            [np.pad(values, ((0, 0), (0, widest - len(values)))) for _, values in lists]
+        )
+        arrays["region/choice_units"] = np.concatenate([np.full(len(values), unit) for unit, values in lists])
+    return {"norm": "0", "radius": float(np.floor(float(region.radius[0])))}, arrays
 
 
 def describe_property(
@@ -133,13 +182,15 @@ def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     )
 
 
-def read_claim(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program) -> checker.Claim:
+def read_claim(
+    header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program | TreeSum
+) -> checker.Claim:
     """Return the claim as the checker reads it from the bytes of the file."""
     metadata, read = read_container(pack_proof(header, arrays))
     return checker.Claim.read_claim(json.loads(metadata[checker.SCHEMA]), read, program)
 
 
-def proved_margin(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program) -> float:
+def proved_margin(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program | TreeSum) -> float:
     """Return the margin that the checker proves."""
     with np.errstate(all="ignore"):
         return checker.proof_margin(read_claim(header, arrays, program), program)

@@ -17,8 +17,7 @@ from safetensors.numpy import load_file
 import holdfast_check
 from holdfast.certificates.checking import CertificateCheck, header_of
 from holdfast.certificates.claim import request_header
-from holdfast.certificates.model_file import check_agreement
-from holdfast.certificates.network_export import describe_network
+from holdfast.certificates.model_file import check_agreement, describe_model
 from holdfast.certificates.stored_claim import AGAIN, Claimed, Judged, reaches_claim
 from holdfast.errors import HoldfastError
 from holdfast.files import explained_errors
@@ -73,7 +72,7 @@ def _network(
             opened = holdfast_check.Model.read_file(path)
             check_agreement(asked, opened)
             return opened
-        own = hashlib.sha256(describe_network(asked.network, asked.region.centre)).hexdigest()
+        own = hashlib.sha256(describe_model(asked)).hexdigest()
     except (HoldfastError, holdfast_check.Rejected) as error:
         return ("separate" if separate_model else "other"), str(error)
     if own == digest:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.certificates.claim import proved_margin, read_claim
+from holdfast_check import Rejected
 from holdfast_check.proof import Claim
 from holdfast_check.steps import Program
+from holdfast_check.trees import TreeSum
 
 NO_ARRAYS: Mapping[str, Any] = {}
 
@@ -18,14 +20,21 @@ class ProofDraft:
     Attributes:
         header: the claim in the checker's format. Searches set the radius or the score that is claimed.
         arrays: the property and the region, and what is known to help the proof.
-        program: the network as the checker reads it.
+        program: the network, or the sum of trees, as the checker reads it.
         until: when a search must end, by the monotonic clock in seconds.
     """
 
     header: dict[str, Any]
     arrays: dict[str, Any]
-    program: Program
+    program: Program | TreeSum
     until: float
+
+    @property
+    def network(self) -> Program:
+        """The program of a network; Rejected for trees, of which other proofs are made."""
+        if isinstance(self.program, TreeSum):
+            raise Rejected("trees are proved by their leaves")
+        return self.program
 
     def read_claim(self, more: Mapping[str, Any] = NO_ARRAYS) -> Claim:
         """Return the claim as the checker reads it from the bytes of the file, with `more` arrays in it."""

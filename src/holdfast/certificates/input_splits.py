@@ -33,13 +33,13 @@ class RowRecorder(CheckedRegion):
 
 def split_box(draft: ProofDraft) -> Array:
     """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
-    claim, program = draft.read_claim(), draft.program
-    if not math.isinf(claim.region.norm):
+    claim, program = draft.read_claim(), draft.network
+    if not math.isinf(claim.box().norm):
         raise Rejected("linear bounds alone do not prove it, and only boxes can be split")
     parts: list[list[int]] = [
         [-1, 0, 0]
     ]  # each node: the element that is split, and the indices of the halves
-    waiting = [(0, claim.region.lower[0], claim.region.upper[0])]
+    waiting = [(0, claim.box().lower[0], claim.box().upper[0])]
     many = max(1, min(AT_ONCE, 2**19 // max(step.size for step in program.steps)))
     while waiting:
         if time.monotonic() > draft.until or len(parts) > MOST:

@@ -24,6 +24,7 @@ from holdfast.certificates.relu_splits import split_by_relus
 from holdfast.certificates.trained_slopes import SLACK, search_trained_slopes
 from holdfast.problem import Problem
 from holdfast.region import Region
+from holdfast_check.trees import TreeSum
 
 NEARLY = 0.99  # Fraction of a radius; the checker's rounding loses less than the rest (chosen by hand).
 SEARCHED = 7  # Bisection steps between an accepted and a rejected fraction of the radius (chosen by hand).
@@ -50,8 +51,10 @@ def find_largest_score(part: Problem, draft: ProofDraft, known: float) -> float:
         margin = margin_at(share, {})
         if margin > 0 or known == 0:
             break
+    if not margin > 0 and isinstance(draft.program, TreeSum):
+        raise holdfast_check.Rejected(f"the bound by the leaves of the trees is too low by {-margin:.4g}")
     if not margin > 0:
-        found = Parabolas(part, draft.program).largest(
+        found = Parabolas(part, draft.network).largest(
             (1e-6, 1e-3, 1e-2),
             lambda _: part.region,
             0.0,
@@ -74,7 +77,7 @@ def _split(part: Problem, draft: ProofDraft) -> dict[str, Any]:
     """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
     inputs, else trained slopes and ReLU splits.
     """
-    match = MatchedActivations.of(part, draft.program)
+    match = MatchedActivations.of(part, draft.network)
     if match is not None and isinstance(choose_branching(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, draft, SCORE_SUBPROBLEMS)
         if found is not None:
@@ -91,7 +94,7 @@ def _search_checker_hints(
     """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate
     bounds, and ReLU splits with at most `parts` subproblems.
     """
-    claim, program = draft.read_claim(), draft.program
+    claim, program = draft.read_claim(), draft.network
     said = claim.matrix @ program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
     scale = max(float(np.abs(said).min()), 1e-9)
     planes = None
@@ -118,7 +121,9 @@ def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float
     Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
     quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
     """
-    match, until = MatchedActivations.of(part, draft.program), draft.until
+    if isinstance(draft.program, TreeSum):
+        return _largest_by_leaves(draft, known)
+    match, until = MatchedActivations.of(part, draft.network), draft.until
 
     def region(share: float) -> Region:
         return part.family.at(torch.full_like(part.family.radius.double(), known * share))
@@ -148,7 +153,7 @@ def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float
         if found is not None:
             draft.arrays.update(found)
             return known * share
-    parabolas = Parabolas(part, draft.program)
+    parabolas = Parabolas(part, draft.network)
     largest = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), holds, until)
     if largest is not None:
         draft.arrays.update(largest[1])
@@ -170,3 +175,16 @@ def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float
         raise holdfast_check.Rejected("linear bounds and quadratic models prove no fraction of it")
     draft.arrays.update(best)
     return known * low
+
+
+def _largest_by_leaves(draft: ProofDraft, known: float) -> float:
+    """Return a radius that the leaves of trees prove: the record's, or one that is smaller by the rounding of a distance;
+    a count of changes as it is.
+    """
+    counted = draft.header["region"]["norm"] == "0"
+    for share in (1.0,) if counted else (1.0, 1 - 1e-12, 1 - 1e-9, 1 - 1e-6, 1 - 1e-3, NEARLY):
+        draft.header["region"]["radius"] = known * share
+        margin = draft.proved_margin()
+        if margin > 0:
+            return known * share
+    raise holdfast_check.Rejected(f"the bound by the leaves of the trees is too low by {-margin:.4g}")

@@ -253,7 +253,7 @@ def split_by_relus(
         most: the largest number of subproblems.
     """
     with np.errstate(all="ignore"):
-        whole = StepBounds(match.program, claim.region, claim.slopes)
+        whole = StepBounds(match.program, claim.box(), claim.slopes)
         bounds = whole.rows(claim.matrix, claim.offset) - claim.above
     groups = [
         place for place, group in enumerate(claim.groups) if not bounds[0, list(group)].max() > SURE * scale

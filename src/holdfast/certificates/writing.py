@@ -177,7 +177,11 @@ def _witness(
         raise UnsupportedLayer("the record has no witness that is an input of this network.")
     arrays["witness"] = found.detach().cpu().numpy().ravel()
     if part.bounds_radius:
-        header["region"]["radius"] = blank.known
+        # The record of a count is the largest one that the witness leaves possible: one less than its changes.
+        counted = part.family.counted
+        header["region"]["radius"] = (
+            float(part.family.distance(found[None].to(part.region.centre))[0]) if counted else blank.known
+        )
     else:
         header["above"] = (
             blank.known + record.oriented.upper.slack + RECOMPUTATION_TOLERANCE * max(1.0, abs(blank.known))

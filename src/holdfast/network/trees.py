@@ -61,6 +61,24 @@ class Nodes:
 
 
 @dataclass(frozen=True, eq=False)
+class SplitNodes:
+    """The nodes from which the boxes of `Trees` were made, for certificates.
+
+    Attributes:
+        threshold: (nodes,) the largest float64 number that goes left; NaN for leaves.
+        leaf: (leaves,) the node of each leaf of `Trees`.
+    """
+
+    feature: Array
+    left: Array
+    right: Array
+    threshold: Array
+    roots: Array
+    leaf: Array
+    word_splits: Mapping[int, tuple[Array, Array]]
+
+
+@dataclass(frozen=True, eq=False)
 class Trees:
     """outputs(x) = base + the sum over trees of the values of the leaf that contains x.
 
@@ -71,6 +89,7 @@ class Trees:
         values: (leaves, outputs) float64.
         base: (outputs,) float64.
         unit: machine epsilon of the arithmetic in which the model adds up.
+        nodes: the nodes of the trees.
     """
 
     lower: Tensor
@@ -79,6 +98,7 @@ class Trees:
     values: Tensor
     base: Tensor
     unit: float
+    nodes: SplitNodes
 
     @property
     def count(self) -> int:
@@ -188,6 +208,9 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
         values=values,
         base=torch.zeros(values.shape[1], dtype=torch.float64),
         unit=float(np.finfo(nodes.arithmetic).eps),
+        nodes=SplitNodes(
+            nodes.feature, nodes.left, nodes.right, threshold, nodes.roots, leaf, nodes.word_splits
+        ),
     )
 
 
