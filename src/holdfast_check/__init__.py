@@ -9,7 +9,8 @@ from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.limits import time_limit
 from holdfast_check.proof import Model, ProofVerdict, check
 
-# The first number is the version of the proof format that is read (`proof.VERSION`).
-__version__ = "1.1.0"
+# The first number is the newest version of the proof format that is read
+# (`proof.ROWS_VERSION`); older ones are read too.
+__version__ = "2.0.0"
 
 __all__ = ["Model", "NoBounds", "ProofVerdict", "Rejected", "check", "check_bundle", "time_limit"]
