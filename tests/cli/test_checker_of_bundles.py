@@ -184,7 +184,7 @@ def test_the_wheel_alone_checks_a_bundle_with_numpy_and_nothing_else(made: Path,
     [wheel] = tmp_path.glob("holdfast_check-*-py3-none-any.whl")
     assert wheel.stat().st_size < 300_000
     assert wheel.name.split("-")[1] == holdfast_check.__version__
-    assert holdfast_check.__version__.split(".")[0] == str(VERSION)
+    assert holdfast_check.__version__.split(".")[0] == str(ROWS_VERSION)
     with zipfile.ZipFile(wheel) as packed:
         assert "holdfast_check/py.typed" in packed.namelist()
         packed.extractall(place)
