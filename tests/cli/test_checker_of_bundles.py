@@ -21,7 +21,7 @@ from holdfast.store import Store
 from holdfast_check import check, check_bundle, time_limit
 from holdfast_check.__main__ import main
 from holdfast_check.container import read_container
-from holdfast_check.proof import SCHEMA, VERSION
+from holdfast_check.proof import ROWS_VERSION, SCHEMA
 
 pytest.importorskip(
     "cryptography", reason="the package cryptography is not installed: pip install 'holdfast[evidence]'"
