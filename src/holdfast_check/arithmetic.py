@@ -93,6 +93,7 @@ EIGENVALUE_DEFICIT = ErrorCount("balls", "a Cholesky factor's product, and its d
 EIGENVALUE_BOUND = ErrorCount("balls", "quadratic part, weights and multipliers", 6, 8, 16, 32)
 ROW_DISTANCE = ErrorCount("trees", "distances divided by scales, and their sum", 1, 6, 2, 8)
 TREE_TOTAL = ErrorCount("trees", "values of leaves, base and offset", 2, 6, 4, 8)
+UNIT_GAINS = ErrorCount("budget", "row at the centre, of units, gains, and their sum", 4, 8, 8, 16)
 MODEL_ROUNDS = ErrorCount("quadratic", "a round of fixing monotone variables", 14, 8, 32)
 MODEL_RANGES = ErrorCount("quadratic", "linear, named and quadratic part", 3, 4, 8)
 MODEL_CURVED = ErrorCount("quadratic", "a parabola or a product", 1, 30, 1, 64, 0)

@@ -33,6 +33,7 @@ from holdfast_check.arithmetic import Array
 from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.limits import look_at_clock
 from holdfast_check.proof import SHARED, Claim
+from holdfast_check.rows import RowRegion
 from holdfast_check.steps import AffineStep, FunctionStep, Program, StepTerm
 
 BITS = (
@@ -485,6 +486,8 @@ def exact_margin(claim: Claim, program: Program) -> Fraction:
     """
     if claim.kind != "proof" or any(name.startswith("parabolas/") for name in claim.slopes):
         raise NotRecomputed("a witness" if claim.kind != "proof" else "quadratic models")
+    if isinstance(claim.region, RowRegion):
+        raise NotRecomputed("counted changes")
     above, budget, margins = Fraction(claim.above), [MOST_PRODUCTS], list[Fraction]()
 
     def judge(rows: list[Fraction], groups: Iterable[tuple[int, ...]]) -> None:

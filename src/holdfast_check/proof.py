@@ -17,6 +17,7 @@ import numpy as np
 
 from holdfast_check import container, onnx_file, replay, trees
 from holdfast_check.arithmetic import LARGEST, TINY, Array, down
+from holdfast_check.budget import CountedRegion, unit_leaves
 from holdfast_check.claim_text import ClaimNames, ClaimNumbers, class_rows, digest_of
 from holdfast_check.errors import Rejected
 from holdfast_check.graph import ModelGraph, program
@@ -214,9 +215,14 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Union[Progra
             raise ValueError("arrays of a proof about a network in one about trees")
         rows = region if isinstance(region, RowRegion) else read_rows(header["region"], arrays, built.inputs)
         return Claim(kind, rows, matrix, offset, groups, above, np.array([-1]), {}, point, numbers, None)
-    cuts = arrays.get("tree", np.array([-1])).ravel()
-    if len(cuts) > 1 and not math.isinf(region.norm):
+    region = _of_network(region)
+    cuts = arrays.get("units" if isinstance(region, RowRegion) else "tree", np.array([-1])).ravel()
+    if len(cuts) > 1 and not (isinstance(region, RowRegion) or math.isinf(region.norm)):
         raise Rejected("only boxes can be split into halves")
+    if isinstance(region, RowRegion) and any(
+        name.split("/")[0] in ("tree", "signs", "parabolas") for name in arrays
+    ):
+        raise ValueError("counted changes are split by units only, and have no quadratic models")
     signs = _signs(arrays, built, groups) if "signs" in arrays else None
     if signs is not None and len(cuts) > 1:
         raise ValueError("a tree of signs together with a tree of halves")
@@ -224,6 +230,22 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Union[Progra
         name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES
     }
     return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, numbers, signs)
+
+
+def _of_network(region: Union[CheckedRegion, RowRegion]) -> Union[CheckedRegion, RowRegion]:
+    """The region over which a network is bounded: rows in the maximum norm as their box, in the norms 1 and 2 as a ball if
+    their scales are 1. Steps are left out, which makes it larger.
+    """
+    if not isinstance(region, RowRegion) or region.norm == 0:
+        return region
+    lower, upper = region.bounds()
+    if math.isinf(region.norm):
+        return CheckedRegion(lower[None], upper[None])
+    if bool((region.scales != 1).any()):
+        raise Rejected("in the norms 1 and 2, scales are supported for trees, and not for networks")
+    return CheckedRegion.ball(
+        region.centre, region.radius, region.norm, np.ones(1), region.lower, region.upper
+    )
 
 
 def claim_numbers(
@@ -415,31 +437,36 @@ def proof_margin(claim: Claim, built: Union[Program, TreeSum]) -> float:
     if isinstance(built, TreeSum):
         least = trees.margin(built, claim.rows(), claim.matrix, claim.offset)[None] - claim.above
         return min(_least(least[:, list(group)]) for group in claim.groups)
-    box = claim.box()
-    lower, upper = leaves(box.lower[0], box.upper[0], claim.cuts)
-    if any(
-        len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)
-    ):
+    count, part = _subproblems(claim)
+    if any(len(array) not in (1, count) for name, array in claim.slopes.items() if name.startswith(SHARED)):
         raise Rejected("slopes for another number of leaves than the tree has")
     if claim.signs is not None:
         return _by_signs(claim, claim.signs, built)
     bounded = SecondOrderBounds if any(name.startswith("parabolas/") for name in claim.slopes) else StepBounds
     many = 1 if bounded is SecondOrderBounds else max(1, AT_ONCE // max(step.size for step in built.steps))
     worst = math.inf
-    for start in range(0, len(lower), many):
+    for start in range(0, count, many):
         some = slice(start, start + many)
         slopes = {
             n: array[some] if n.startswith(SHARED) and len(array) > 1 else array
             for n, array in claim.slopes.items()
         }
-        bounds = (
-            bounded(built, box.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset)
-            - claim.above
-        )
+        bounds = bounded(built, part(some), slopes).rows(claim.matrix, claim.offset) - claim.above
         worst = min(worst, *(_least(bounds[:, list(group)]) for group in claim.groups))
         if not worst > 0:
             break
     return worst
+
+
+def _subproblems(claim: Claim) -> tuple[int, Callable[[slice], CheckedRegion]]:
+    """The number of leaves of the claim's tree of halves or of units, and the region of some of them."""
+    if isinstance(claim.region, RowRegion):
+        rows = claim.region
+        found = unit_leaves(rows, claim.cuts)
+        return len(found), lambda some: CountedRegion.of(rows, found[some])
+    box = claim.region
+    lower, upper = leaves(box.lower[0], box.upper[0], claim.cuts)
+    return len(lower), lambda some: box.within(lower[some], upper[some])
 
 
 def _least(bounds: Array) -> float:
@@ -526,6 +553,12 @@ def _recompute(claim: Claim, built: Union[Program, TreeSum], margin: float) -> s
     return f"{told}: margin {float(found):.9g}, in float64 {margin:.9g}"
 
 
+def _version(header: dict[str, Any], arrays: dict[str, Array], built: Union[Program, TreeSum]) -> int:
+    """The version of the format that a claim needs."""
+    rows = header["region"]["norm"] == "0" or any(name in arrays for name in ROW_ARRAYS)
+    return ROWS_VERSION if rows or isinstance(built, TreeSum) else VERSION
+
+
 def _exact_of_trees(claim: Claim, built: TreeSum) -> Fraction:
     """The margin of a proof about trees in rational arithmetic."""
     from holdfast_check.exact import NotRecomputed
@@ -581,7 +614,7 @@ def check(model: str | Path | Model, proof: str | Path, *, exact: bool = False) 
             )
         with np.errstate(all="ignore"):  # Overflow gives inf or NaN, which no check accepts.
             claim = Claim.read_claim(header, arrays, opened.program)
-            needed = ROWS_VERSION if isinstance(claim.region, RowRegion) else VERSION
+            needed = _version(header, arrays, opened.program)
             if said[1] != needed:
                 raise Rejected(f"a claim of version {needed} in a file of version {said[1]}")
             numbers = replace(claim.numbers, model=opened.name, sha256=opened.sha256)

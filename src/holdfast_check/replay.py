@@ -28,6 +28,7 @@ import numpy as np
 from holdfast_check.arithmetic import Array
 from holdfast_check.errors import Rejected, require, zip_equal
 from holdfast_check.functions import ProductFunction
+from holdfast_check.rows import RowRegion
 from holdfast_check.steps import AffineStep, Program, StepTerm
 
 if TYPE_CHECKING:
@@ -89,10 +90,12 @@ def points_of(claim: Claim, seed: bytes) -> Array:
     """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness if there is
     one.
     """
-    region, draw = (
-        claim.box(),
-        np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little")),
-    )
+    draw = np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little"))
+    if isinstance(claim.region, RowRegion):
+        points = _counted_points(claim.region, draw)
+        points = points if claim.point is None else np.concatenate([claim.point[None], points])
+        return points.astype(np.float32).astype(np.float64)
+    region = claim.region
     lower, upper = region.lower[0], region.upper[0]
     centre = lower / 2 + upper / 2 if region.centre is None else region.centre
     share = draw.random((POINTS, len(lower)))
@@ -112,6 +115,22 @@ def points_of(claim: Claim, seed: bytes) -> Array:
     points = points if claim.point is None else np.concatenate([claim.point[None], points])
     rounded: Array = points.astype(np.float32).astype(np.float64)
     return rounded
+
+
+def _counted_points(region: RowRegion, draw: np.random.Generator) -> Array:
+    """(POINTS, n): the centre, and points in which random units changed, as many as may."""
+    points = np.tile(region.centre, (POINTS, 1))
+    many = min(int(region.radius), region.count)
+    for point in points[1:]:
+        for unit in draw.choice(region.count, many, replace=False).tolist():
+            own = region.elements[unit]
+            if unit in region.choices:
+                values = region.choices[unit]
+                point[own] = values[draw.integers(len(values))] if len(values) else point[own]
+            else:
+                share = draw.random(len(own)) if draw.random() < 0.5 else draw.integers(0, 2, len(own))
+                point[own] = region.lower[own] + share * (region.upper[own] - region.lower[own])
+    return points
 
 
 def tolerances(program: Program, values: list[Array]) -> Array:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 import holdfast_check
 from holdfast.errors import UnsupportedLayer
@@ -17,6 +18,8 @@ from holdfast.property import Avoid, LinearProperty, Property, Robustness
 from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.rows import Rows, TableFamily
+from holdfast.region.sparse import Sparse
+from holdfast.region.words import Words
 from holdfast.result import Record
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
@@ -96,6 +99,8 @@ def describe_region(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
     if isinstance(region, TableFamily):
         return describe_rows(region, centre)
+    if isinstance(region, Sparse | Words):
+        return describe_counted(region, centre.ravel())
     raise UnsupportedLayer(
         "certificates support balls, frames, patches, boxes, rows of tables, changed units and words, not "
         f"{type(region).__name__}."
@@ -141,6 +146,40 @@ def describe_rows(region: TableFamily, centre: Array) -> tuple[dict[str, Any], d
         )
         arrays["region/choice_units"] = np.concatenate([np.full(len(values), unit) for unit, values in lists])
     return {"norm": "0", "radius": float(np.floor(float(region.radius[0])))}, arrays
+
+
+def describe_counted(region: Sparse | Words, centre: Array) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the part of the header and the arrays for changed units (pixels, frames, numbers) or words.
+
+    Units have boxes; with levels, these reach from the smallest level to the largest one, which is more. Words have the
+    vectors of their substitutes.
+    """
+    about = {"norm": "0", "radius": float(min(float(region.radius[0].floor()), 1e15))}
+    if isinstance(region, Words):
+        length, size = region.tokens.shape[1], len(centre) // region.tokens.shape[1]
+        vectors = region.vectors.table[region.choices[0]].detach().cpu().double().numpy()
+        every = np.concatenate([vectors, centre.reshape(length, 1, size)], axis=1)
+        return about, {
+            "region/centre": _compact(centre),
+            "region/lower": _compact(every.min(1)),
+            "region/upper": _compact(every.max(1)),
+            "region/units": np.repeat(np.arange(length), size),
+            "region/choices": vectors.reshape(-1, size),
+            "region/choice_units": np.repeat(np.arange(length), vectors.shape[1]),
+        }
+    shape = region.centre.shape[1:]
+    free = region.free_units()[0].expand(shape).cpu().numpy().ravel()
+    low, high = (
+        np.broadcast_to(end.detach().cpu().double().numpy(), shape).ravel()
+        for end in region.value_range(region.centre.double())
+    )
+    units = torch.arange(region.units).reshape(region.unit_shape).expand(shape).numpy().ravel()
+    return about, {
+        "region/centre": _compact(centre),
+        "region/lower": _compact(np.where(free, np.minimum(low, centre), centre)),
+        "region/upper": _compact(np.where(free, np.maximum(high, centre), centre)),
+        "region/units": units.astype(np.int32),
+    }
 
 
 def describe_property(

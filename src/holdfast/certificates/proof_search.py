@@ -22,6 +22,7 @@ from holdfast.certificates.matching import MatchedActivations
 from holdfast.certificates.parabolas import Parabolas, certainly_holds
 from holdfast.certificates.relu_splits import split_by_relus
 from holdfast.certificates.trained_slopes import SLACK, search_trained_slopes
+from holdfast.certificates.unit_splits import split_units
 from holdfast.problem import Problem
 from holdfast.region import Region
 from holdfast_check.trees import TreeSum
@@ -53,7 +54,7 @@ def find_largest_score(part: Problem, draft: ProofDraft, known: float) -> float:
             break
     if not margin > 0 and isinstance(draft.program, TreeSum):
         raise holdfast_check.Rejected(f"the bound by the leaves of the trees is too low by {-margin:.4g}")
-    if not margin > 0:
+    if not margin > 0 and draft.header["region"]["norm"] != "0":
         found = Parabolas(part, draft.network).largest(
             (1e-6, 1e-3, 1e-2),
             lambda _: part.region,
@@ -77,6 +78,8 @@ def _split(part: Problem, draft: ProofDraft) -> dict[str, Any]:
     """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
     inputs, else trained slopes and ReLU splits.
     """
+    if draft.header["region"]["norm"] == "0":
+        return {"units": split_units(draft)}
     match = MatchedActivations.of(part, draft.network)
     if match is not None and isinstance(choose_branching(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, draft, SCORE_SUBPROBLEMS)
@@ -123,6 +126,8 @@ def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float
     """
     if isinstance(draft.program, TreeSum):
         return _largest_by_leaves(draft, known)
+    if draft.header["region"]["norm"] == "0":
+        return _largest_count(draft, known)
     match, until = MatchedActivations.of(part, draft.network), draft.until
 
     def region(share: float) -> Region:
@@ -175,6 +180,29 @@ def find_largest_radius(part: Problem, draft: ProofDraft, known: float) -> float
         raise holdfast_check.Rejected("linear bounds and quadratic models prove no fraction of it")
     draft.arrays.update(best)
     return known * low
+
+
+def _largest_count(draft: ProofDraft, known: float) -> float:
+    """Return the largest count of changes, at most the record's, for which linear bounds or a tree of units is found: first
+    the record's by linear bounds alone, then from one change upwards, since each further change takes many times as long.
+    """
+    header, found, why = draft.header["region"], 0, "linear bounds prove no change"
+    header["radius"] = known
+    if draft.proved_margin() > 0:
+        return known
+    for count in range(1, int(known) + 1):
+        header["radius"] = float(count)
+        draft.arrays.pop("units", None)
+        try:
+            tree = split_units(draft)
+        except (holdfast_check.Rejected, OverflowError) as error:
+            why = str(error)
+            break
+        found, best = count, tree
+    if not found:
+        raise holdfast_check.Rejected(why)
+    header["radius"], draft.arrays["units"] = float(found), best
+    return float(found)
 
 
 def _largest_by_leaves(draft: ProofDraft, known: float) -> float:

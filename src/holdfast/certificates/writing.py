@@ -173,6 +173,11 @@ def _witness(
     """
     header, arrays = request_header(part, record, opened, "witness", names)
     found = record.oriented.upper.evidence.witness
+    if (
+        found is not None and part.region.embedded
+    ):  # Token ids: the network of the certificate reads their vectors.
+        vectors = part.region.from_data(found[None])
+        found = None if vectors is None else vectors[0]
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
         raise UnsupportedLayer("the record has no witness that is an input of this network.")
     arrays["witness"] = found.detach().cpu().numpy().ravel()
