@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 from torch import Tensor, nn
 
 import holdfast as hf
@@ -95,7 +95,9 @@ def export_layers(layers: nn.Sequential, shape: tuple[int, ...], path: Path) -> 
 def make_example(name: str, folder: Path, data: Path) -> Example:
     path = folder / f"{name}.onnx"
     if name == "acasxu":
-        path.write_bytes(gzip.decompress((data / ACAS_FILE).read_bytes()))
+        model = onnx.load_from_string(gzip.decompress((data / ACAS_FILE).read_bytes()))
+        # The tool writes attributes that the file's old operator set does not have.
+        onnx.save(version_converter.convert_version(model, 17), path)
         shape = (1, 1, 5)
         draw = torch.Generator().manual_seed(0)
         calibration = torch.rand(CALIBRATION, *shape, generator=draw) - 0.5
@@ -210,7 +212,9 @@ def compare_radii(name: str, example: Example, count: int, seconds: float, folde
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", nargs="+", default=["perceptron", "cnn", "acasxu"])
     parser.add_argument("--count", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30)

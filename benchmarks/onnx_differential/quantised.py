@@ -63,6 +63,9 @@ def dequantise(build: Build) -> Result:
     names = [build.constant(scale(build)), build.constant(zero_point(build, kind))]
     if build.draw.chance(0.2):
         names = names[:1]
+    if build.draw.chance(0.4):  # a weight or a bias, which is computed at import
+        weight = build.test([build.constant(whole_numbers(build, shape, kind)), *names])
+        return build.add("Add", [build.source(shape), weight]), FLOAT
     return build.test([whole, *names]), FLOAT
 
 

@@ -62,6 +62,24 @@ def test_a_bias_of_another_scale_is_refused() -> None:
     np.testing.assert_array_equal(found, run(with_bias_scale(1).SerializeToString(), x))
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_stored_integers_do_not_wrap_around(kind: type) -> None:
+    """The zero point of a bias has no axes, which in torch widens no type."""
+    stored = np.array([0, 5, 100, 127], dtype=kind)
+    model = quantised_then(
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["stored", "s", "middle"], ["bias"]),
+        helper.make_node("Add", ["d", "bias"], ["y"]),
+        kind=kind,
+    )
+    model.graph.initializer.append(numpy_helper.from_array(stored, "stored"))
+    model.graph.initializer.append(numpy_helper.from_array(kind(101), "middle"))
+    x = inputs((4,), 1)
+    np.testing.assert_array_equal(
+        import_onnx(model, "file")(torch.from_numpy(x)).numpy(), run(model.SerializeToString(), x)
+    )
+
+
 PAIRS = {
     "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,
     "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1, "QLinearConcat": 2,

@@ -85,7 +85,8 @@ def dequantise(node: OnnxNode, data: Tensor, scale: Tensor, zero: Tensor | None 
         axis = node.integer("axis", 1)
         return value.repeat_interleave(block, axis).narrow(axis, 0, data.shape[axis])
 
-    centred = data if zero is None else data - spread(zero).to(_wide(data))
+    wide = data.to(_wide(data))  # a zero point of no axes would not widen it
+    centred = wide if zero is None else wide - spread(zero).to(wide.dtype)
     return centred.to(scale.dtype) * spread(scale)
 
 
