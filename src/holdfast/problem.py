@@ -37,6 +37,7 @@ class Problem:
         keys: one for each row of the batch. Default: their positions.
         judges: the same network in other implementations; a counterexample counts only where they agree.
             Where the network was read from the user's own model, that model is one of them.
+        evaluate_alone: a counterexample counts only if the network answers the same to it without other rows.
     """
 
     network: Network
@@ -45,6 +46,7 @@ class Problem:
     goal: Goal
     keys: tuple[Key, ...] = ()
     judges: tuple[Network, ...] = ()
+    evaluate_alone: bool = False
 
     def __post_init__(self) -> None:
         own = self.network.itself
@@ -217,6 +219,7 @@ class Problem:
         return (
             id(self.network),
             *map(id, self.judges),
+            self.evaluate_alone,
             self.goal,
             batch.signature(self.region),
             batch.signature(self.property),

@@ -4,6 +4,7 @@ A judge is a further model that must agree, such as the estimator from which a m
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -88,9 +89,23 @@ def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
         outputs.append(problem.answers(x, twin))
     own = len(outputs)
     outputs += [judge(x).double().to(x.device) for judge in problem.judges]
+    if problem.evaluate_alone:
+        outputs.append(_answer_alone(problem, x, outputs))
     scores = torch.stack([required.score(z).double() for z in outputs])
     shown = _SHOWN[problem.goal]
     return shown(problem, _Outputs(x, outputs, scores, own, twin if precise else None))
+
+
+def _answer_alone(problem: Problem, x: Tensor, known: Sequence[Tensor]) -> Tensor:
+    """What the model answers to rows without other rows, (batch, outputs), where the property may fail.
+
+    Other rows keep the answer that the model gave to all rows together: they are no counterexamples.
+    """
+    required, answers = problem.property, known[0].clone()
+    doubtful = torch.stack([~(required.score(z) > 0) | required.fails(z) for z in known]).any(0)
+    for row in doubtful.nonzero().flatten().tolist():
+        answers[row] = problem.answers(x[row : row + 1]).double()[0]
+    return answers
 
 
 def _shown_radius(problem: Problem, given: _Outputs) -> Replayed:

@@ -348,7 +348,9 @@ def grid(low: Tensor, high: Tensor, steps: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "method", [InputSplit(batch=16), ActivationSplit(batch=16)], ids=lambda m: type(m).__name__
+    "method",
+    [InputSplit(batch=16), ActivationSplit(batch=16), InputSplit(batch=16, intervals=True)],
+    ids=["inputs", "activations", "inputs by intervals"],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, seed: int) -> None:

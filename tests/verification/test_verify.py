@@ -22,6 +22,7 @@ from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.property import Avoid
 from holdfast.region import Box
+from holdfast.replay import replay
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 from holdfast.verification import BranchAndBound, read_instances, read_key
 from holdfast.verification.specification import problem_of
@@ -220,6 +221,74 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
                 assert found.answer == answer
                 assert found.nodes <= 1
                 assert answer == "unsat" or stands(found, net, asked)
+
+
+def fixed_spec(count: int, least: float) -> Spec:
+    """Boxes of one varying input among six, side by side; forbidden is an output of at most `least`."""
+    low = [[-1.0 + 2 * i / count, *[0.5] * 5] for i in range(count)]
+    text = [f"(declare-const X_{i} Real)" for i in range(6)] + [
+        "(declare-const Y_0 Real)",
+        "(declare-const Y_1 Real)",
+    ]
+    cases = []
+    for start in low:
+        ends = "".join(
+            f"(>= X_{i} {value!r})(<= X_{i} {value + (2 / count if i == 0 else 0)!r})"
+            for i, value in enumerate(start)
+        )
+        cases.append(f"(and {ends}(<= Y_0 {least!r}))")
+    return parse("\n".join([*text, f"(assert (or {''.join(cases)}))"]))
+
+
+def test_boxes_in_which_one_input_varies_are_split_with_intervals_and_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = perceptron(3, 6, 16, 16, 2)
+    line = torch.full((20001, 6), 0.5)
+    line[:, 0] = torch.linspace(-1, 1, len(line))
+    least = float(net(line)[:, 0].min())
+    used: list[bool] = []
+    bound = InputSplit.bound
+
+    def noted(self: InputSplit, question: Any, parts: Any) -> Any:
+        used.append(self.intervals)
+        return bound(self, question, parts)
+
+    monkeypatch.setattr(InputSplit, "bound", noted)
+    assert verify(net, fixed_spec(3, least - 1e-3)).answer == "unsat"
+    assert used
+    assert all(used)
+    asked = fixed_spec(3, least + 1e-5)
+    found = verify(net, asked)
+    assert found.answer == "sat"
+    assert stands(found, net, asked)
+
+
+def test_only_rows_in_doubt_are_evaluated_alone() -> None:
+    """A counterexample of several cases is evaluated without other rows, and must fail there too."""
+    net = perceptron(3, 6, 16, 16, 2)
+    rows: list[int] = []
+
+    class Counting(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows.append(len(x))
+            answer: Tensor = self.model(x)
+            return answer
+
+    other = net.around(Counting(net.module))
+    problem = problem_of(other, fixed_spec(8, -1e3))
+    rows.clear()
+    replay(problem, problem.region.centre, None)
+    assert rows == [8]  # far from failing: nobody is evaluated alone
+    score = net(problem.region.centre.float())[:, 0].sort().values
+    problem = problem_of(other, fixed_spec(8, float(score[2:4].mean())))
+    rows.clear()
+    replay(problem, problem.region.centre, None)
+    assert rows == [8, 1, 1, 1]
 
 
 # ---- what it may not claim

@@ -371,3 +371,32 @@ def test_a_comparison_that_is_repeated_is_read_the_same_each_time() -> None:
     found = [(case.upper[0].value, case.upper[0].strict) for case in spec.cases]  # equal boxes are one case
     assert found == [(Fraction(1, 2), False), (Fraction(1, 2), True), (Fraction(1, 4), False)]
     assert {case.lower[0].value for case in spec.cases} == {Fraction(-1)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(assert (or (and (>= X_0 0.5) (<= X_0 0.75) (<= Y_0 -1e-3)) (and (> X_0 -.5) (<= X_0 +2.) (>= Y_0 3))))",
+        "(assert (>= X_0 -1)) (assert (<= X_0 1)) (assert (<= X_0 1)) (assert (or (<= Y_0 0.1) (>= Y_0 4.0)))",
+        "(assert (<= X_0 1)) (assert (>= X_0 1)) (assert (< Y_0 0.10))",
+        "(assert (<= X_0 0.30)) (assert (< X_0 0.3)) (assert (>= X_0 -0.30)) (assert (>= X_0 -0.4)) (assert (> Y_0 1))",
+    ],
+)
+def test_brackets_in_one_piece_are_read_as_their_tokens(body: str) -> None:
+    declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
+    apart = body.replace("X_0 ", "X_0\n")  # No bracket of an input is in one piece.
+    one, other = parse(declared + body), parse(declared + apart.replace("Y_0 ", "Y_0\n"))
+    assert one.cases == other.cases
+
+
+@pytest.mark.parametrize(
+    "bracket", ["(>= X_0 0.5)", "(<= X_7 1)", "(<= X_0 1e9999)", "(<= X_0 1.2.3)", "(<= X_01 1)"]
+)
+def test_brackets_in_one_piece_are_refused_as_their_tokens(bracket: str) -> None:
+    declared, told = "(declare-const X_0 Real)\n(declare-const Y_0 Real)\n", []
+    for text in (bracket, bracket.replace(" ", "  ").replace("X_", "\tX_")):
+        body = text if bracket == "(>= X_0 0.5)" else f"(assert {text})"
+        with pytest.raises(BadInput) as refused:
+            parse(declared + body)
+        told.append(str(refused.value).replace("\t", ""))
+    assert told[0] == told[1]

@@ -27,7 +27,7 @@ from holdfast import batch, time_limit
 from holdfast.bounding import crown
 from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.constraint_split import ConstraintSplit, fixes_inputs
-from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.input_split import InputSplit, fixes_most_inputs
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQueue, all_open
 from holdfast.bounding.graph.fusion import prepare_graph
@@ -251,6 +251,8 @@ class BranchAndBound(Method[BoxTree]):
             cut = ConstraintSplit()
         elif self.cut is None and self.gap is None and isinstance(cut, ActivationSplit) and _convolves(graph):
             cut = EARLY_SPLITS
+        elif self.cut is None and self.gap is None and isinstance(cut, InputSplit):
+            cut = replace(cut, intervals=fixes_most_inputs(*region.enclosing_box()))
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
         nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)

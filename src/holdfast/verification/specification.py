@@ -8,9 +8,7 @@ c. Each case is one row of the problem.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +27,7 @@ from holdfast.region.box import numbers_between
 from holdfast.result import Key
 from holdfast.rounding import TINY, round_up
 from holdfast.verification.combined_network import input_shape
-from holdfast.verification.vnnlib import Spec
+from holdfast.verification.vnnlib import Spec, tabulate_ends
 
 NEAREST = (
     "an input interval that contains no float64 number is represented by the nearest one; a counterexample "
@@ -54,9 +52,8 @@ class Allowed(Box):
     @staticmethod
     def by(spec: Spec, shape: tuple[int, ...]) -> "Allowed":
         lower, upper, least, most = (end.reshape(-1, *shape) for end in (*spec.box(), *spec.inside()))
-        written = torch.tensor(
-            [[float(end.value) for end in case.lower] for case in spec.cases], dtype=torch.float64
-        ).reshape(lower.shape)
+        nearest = tabulate_ends((case.lower for case in spec.cases), lambda end: float(end.value))
+        written = nearest.reshape(lower.shape)
         middle = torch.minimum(torch.maximum(lower / 2 + upper / 2, least), most)
         return Allowed(torch.where(least > most, written, middle), lower, upper, least, most)
 
@@ -140,13 +137,14 @@ def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), inde
     """Build the problem: one row for each case, goal: the smallest margin of the specification."""
     shape = input_shape(net, spec.inputs, spec.name)
     net = _with_real_outputs(net, shape)
-    alone = (_alone(net, shape),) if len(spec.cases) > 1 and net.dtype == torch.float32 else ()
+    # Products of many rows may round differently.
+    alone = len(spec.cases) > 1 and net.dtype == torch.float32
     keys = tuple(Key(index, case) for case in range(len(spec.cases)))
     region = Allowed.by(spec, shape)
     region = replace(
         region, centre=region.project(region.numbers(net.dtype).centre.double())
     )  # Start at an input that the network's own dtype can represent, if one is allowed.
-    return Problem(net, region, Forbidden.by(spec), "worst", keys, (*judges, *alone))
+    return Problem(net, region, Forbidden.by(spec), "worst", keys, tuple(judges), alone)
 
 
 def _with_real_outputs(net: Network, shape: tuple[int, ...]) -> Network:
@@ -158,12 +156,3 @@ def _with_real_outputs(net: Network, shape: tuple[int, ...]) -> Network:
     module = copy.copy(net.module)
     module.real_outputs = True
     return net.around(module)
-
-
-def _alone(net: Network, shape: tuple[int, ...]) -> Network:
-    """Return the network without batching: products of many rows may round differently."""
-
-    def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        return np.concatenate([net(torch.from_numpy(row[None])).cpu().numpy() for row in x])
-
-    return Network.from_callable(ask, shape=shape, name=f"{net.name} without batching")

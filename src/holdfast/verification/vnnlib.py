@@ -14,7 +14,7 @@ The format: https://www.vnnlib.org.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -43,7 +43,12 @@ MOST_BITS = 2**15  # Bits of a computed number; written numbers have fewer.
 MOST_COMPARED = 2**16  # Number of comparisons that are cached while a file is read: an estimated 30 MB.
 MEMORY_PER_BYTE = 80  # Bytes of memory that one byte of the file may need while it is read.
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
-TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # Newlines are counted; comments are skipped.
+# A bracket that bounds one variable, in one piece: large files consist of them. What the reader does not know is read
+# token by token.
+SIMPLE = r"\([<>]=? +[XY]_[0-9]+ +[-+.0-9eE]+ *\)"
+# Newlines are counted; comments are skipped.
+TOKEN = re.compile(rf"\n|;[^\n]*|{SIMPLE}|[()]|[^\s();]+")
+SMALL_TOKEN = re.compile(r"[()]|[^\s()]+")  # The tokens in a SIMPLE one.
 VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
 VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # Numbers short enough for exact arithmetic.
@@ -98,7 +103,13 @@ class IntervalEnd:
 
 def is_empty(low: IntervalEnd, high: IntervalEnd) -> bool:
     """Return whether no number lies between the ends."""
-    return low.value > high.value or (low.value == high.value and (low.strict or high.strict))
+    difference = _compare_fractions(low.value, high.value)
+    return difference > 0 or (difference == 0 and (low.strict or high.strict))
+
+
+def _compare_fractions(one: Fraction, other: Fraction) -> int:
+    """A number with the sign of one - other, faster than a comparison of Fraction."""
+    return one.numerator * other.denominator - other.numerator * one.denominator
 
 
 Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lower and upper bounds
@@ -230,18 +241,18 @@ class Spec:
 
     def box(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds (cases, inputs) float64 that contain every allowed input."""
-        lower = [[_round_towards(end.value, -1) for end in case.lower] for case in self.cases]
-        upper = [[_round_towards(end.value, +1) for end in case.upper] for case in self.cases]
-        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+        lower = tabulate_ends((case.lower for case in self.cases), lambda end: _round_towards(end.value, -1))
+        upper = tabulate_ends((case.upper for case in self.cases), lambda end: _round_towards(end.value, +1))
+        return lower, upper
 
     def inside(self) -> tuple[Tensor, Tensor]:
         """Bounds (cases, inputs) float64 between which lie exactly the allowed float64 numbers.
 
         If lower > upper, no float64 number is allowed.
         """
-        lower = [[_inwards(end, +1) for end in case.lower] for case in self.cases]
-        upper = [[_inwards(end, -1) for end in case.upper] for case in self.cases]
-        return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+        lower = tabulate_ends((case.lower for case in self.cases), lambda end: _inwards(end, +1))
+        upper = tabulate_ends((case.upper for case in self.cases), lambda end: _inwards(end, -1))
+        return lower, upper
 
     def rules(self) -> Avoid:
         """Return the polytopes in float64, rounded outwards. Shorter lists repeat their last entry."""
@@ -343,6 +354,18 @@ def _text(path: Path) -> str:
         raise UnreadableFile(f"{path}: not text ({error}). Is it a VNN-LIB file?") from error
 
 
+def tabulate_ends(rows: Iterable[Sequence[IntervalEnd]], convert: Callable[[IntervalEnd], float]) -> Tensor:
+    """(rows, ends) float64. Ends that are one object, as the reader makes of equal texts, are converted once."""
+    known: dict[int, tuple[IntervalEnd, float]] = {}
+    table = []
+    for row in rows:
+        for end in row:
+            if id(end) not in known:
+                known[id(end)] = end, convert(end)
+        table.append([known[id(end)][1] for end in row])
+    return torch.tensor(table, dtype=torch.float64)
+
+
 def _round_towards(value: Fraction, towards: int) -> float:
     """Return the nearest float64 that is not below (towards +1) or not above (towards -1) the number."""
     near = float(value)
@@ -385,12 +408,17 @@ class SpecReader:
         self.steps = 0
         # Cache of comparisons of two words: large files repeat them.
         self.compared: dict[object, tuple[dict[Name, Fraction], Fraction]] = {}
+        # The same for brackets in one piece; and bounds by the identity of the factors, which they keep alive.
+        self.simple: dict[str, tuple[dict[Name, Fraction], Fraction, bool]] = {}
+        self.ends: dict[int, tuple[dict[Name, Fraction], Fraction, bool, IntervalEnd]] = {}
 
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
 
     def read_token(self, token: str, line: int) -> None:
-        if token == "(":
+        if len(token) > 1 and token[0] == "(":
+            self.read_simple(token, line)
+        elif token == "(":
             if len(self.open) == MOST_OPEN:
                 raise self.refuse(
                     line, f"more than {MOST_OPEN} brackets are open. The file is damaged, or not VNN-LIB."
@@ -411,6 +439,36 @@ class SpecReader:
                 self.command(items, begun)
         else:
             self.open[-1][1].append(token)
+
+    def read_simple(self, token: str, line: int) -> None:
+        """Read a bracket that compares a variable with a number, as `worked_out` does, once for equal texts."""
+        found = self.simple.get(token)
+        if found is not None and self.open and len(self.open) < MOST_OPEN:
+            self.open[-1][1].append([[Atom(*found, line)]])
+            return
+        for part in SMALL_TOKEN.findall(token):
+            self.read_token(part, line)
+        last = self.open[-1][1][-1] if self.open and self.open[-1][1] else None
+        if isinstance(last, list) and len(self.simple) < MOST_COMPARED:
+            ((atom,),) = last
+            self.simple[token] = atom.factors, atom.bound, atom.strict
+
+    def end_of(self, atom: Atom) -> tuple[bool, IntervalEnd]:
+        """Whether an atom of one input is an upper bound, and the bound; computed once for equal texts."""
+        key = id(atom.factors)
+        known = self.ends.get(key)
+        if known is not None and known[0] is atom.factors and known[1] is atom.bound:
+            return known[2], known[3]
+        ((name, factor),) = atom.factors.items()
+        value = atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor
+        if abs(value) > LARGEST:
+            raise self.refuse(
+                atom.line, f"the bound of {self.show(name)} is {_size(value)}, too large for float64."
+            )
+        end = IntervalEnd(value, atom.strict)
+        if len(self.ends) < MOST_COMPARED:
+            self.ends[key] = atom.factors, atom.bound, factor > 0, end
+        return factor > 0, end
 
     def command(self, items: list[Item], line: int) -> None:
         match items:
@@ -751,24 +809,11 @@ class _Alternative:
 
     def narrow(self, atom: Atom, variable: int) -> bool:
         """Add a bound of one searched input; return False if its interval became empty."""
-        ((name, factor),) = atom.factors.items()
-        end = IntervalEnd(
-            atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict
-        )
-        if abs(end.value) > LARGEST:
-            raise self.reader.refuse(
-                atom.line,
-                f"the bound of {self.reader.show(name)} is {_size(end.value)}, too large for float64.",
-            )
-        if factor > 0:
-            self.upper[variable] = min(
-                (e for e in (self.upper[variable], end) if e is not None),
-                key=lambda e: (e.value, not e.strict),
-            )
-        else:
-            self.lower[variable] = max(
-                (e for e in (self.lower[variable], end) if e is not None), key=lambda e: (e.value, e.strict)
-            )
+        is_upper, end = self.reader.end_of(atom)
+        side = self.upper if is_upper else self.lower
+        known = side[variable]
+        if known is None or (known is not end and _is_tighter(end, known, is_upper)):
+            side[variable] = end
         low, high = self.lower[variable], self.upper[variable]
         return low is None or high is None or not is_empty(low, high)
 
@@ -783,6 +828,12 @@ class _Alternative:
                     f"{self.reader.show(('X', missing))} has no {kind} bound{where}; every input needs both.",
                 )
         return tuple(e for e in self.lower if e is not None), tuple(e for e in self.upper if e is not None)
+
+
+def _is_tighter(end: IntervalEnd, known: IntervalEnd, is_upper: bool) -> bool:
+    difference = _compare_fractions(end.value, known.value)
+    difference = difference if is_upper else -difference
+    return difference < 0 or (difference == 0 and end.strict and not known.strict)
 
 
 def _name(text: str) -> Name:

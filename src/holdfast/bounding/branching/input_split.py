@@ -13,7 +13,8 @@ box B,
 - where such a linear bound is positive there is no counterexample, so the box shrinks to the part that the
   linear bounds of the open polytopes leave;
 - boxes with few unstable neurons have their slopes optimised (alpha-CROWN) before they are split;
-- open boxes are halved along the input to which most of the bounds' loss is attributed (`Forms.share`).
+- open boxes are halved along the input to which most of the bounds' loss is attributed (`Forms.share`), or, where
+  interval arithmetic bounds the neurons (`intervals`), along which the linear bounds change most over the box.
 
 The halves cover the box, so once none is left there is no counterexample. All bounds hold in float64 with
 rounding errors included.
@@ -70,6 +71,10 @@ NUM_STEPS = 20  # Adam steps.
 WIDE_VALUES, WIDE_BATCH_VALUES = 2**24, 2**25
 # Symbols of errors that a box needs, about, where most inputs are fixed: few neurons are then unstable (chosen by hand).
 FEW_SYMBOLS = 128
+# Largest number of varying inputs of a box for which interval arithmetic and one backward pass bound it, if most inputs
+# are fixed. Affine forms take fifty times as long on mscn_128d of nn4sys, and save three or four halvings of one to three
+# inputs (measured by `benchmarks.lipschitz practice --only mscn_128d`).
+FEWEST_INPUTS = 3
 LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
 Q = TypeVar("Q", bound=SearchSettings)
 P = TypeVar("P", bound="BoxSubproblems")
@@ -137,6 +142,8 @@ class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubprob
     walks: bool = True
     waiting: int = 2**18
     elements: int = 2**23  # largest number of float64 values in the affine forms of one batch of boxes
+    # Bound neurons by interval arithmetic alone: for boxes in which few inputs vary, which become small soon.
+    intervals: bool = False
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxSubproblems:
         lower, upper = region.enclosing_box()
@@ -152,6 +159,8 @@ class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubprob
     def at_once(self, question: PolytopeQuestion) -> int:
         """The number of boxes in a batch, limited by the size of their affine forms."""
         graph = question.graph
+        if self.intervals:
+            return max(1, min(self.batch, self.elements // sum(node.size for node in graph.nodes)))
         widest, symbols = max(node.size for node in graph.nodes), count_noise_symbols(graph)
         if is_wide(graph):
             return max(1, min(self.batch, WIDE_BATCH_VALUES // min(widest * symbols, WIDE_VALUES)))
@@ -166,19 +175,24 @@ class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubprob
     def bound(self, question: PolytopeQuestion, parts: BoxSubproblems) -> BoundedSubproblems[BoxSubproblems]:
         graph, rules = question.graph, question.rules
         wide = is_wide(graph)
-        forms: Forms
-        if wide or varies_little(parts.lower, parts.upper):
+        forms: Forms | None
+        if self.intervals:
+            forms = None
+        elif wide or varies_little(parts.lower, parts.upper):
             values = WIDE_VALUES if wide else WIDE_BATCH_VALUES // len(parts)
             forms = InputForms(graph, parts.lower, parts.upper, values)
         else:
             forms = Forms.over(graph.entry, parts.lower, parts.upper)
-        walks = self.walks and not wide
+        walks = self.walks and not wide and not self.intervals
         known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=walks)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         planes = _planes(graph, known, forms, matrix, offset)
         cut = shrink_box(planes, parts.lower.flatten(1), parts.upper.flatten(1), parts.open)
         share = (cut.upper - cut.lower) / (parts.upper - parts.lower).flatten(1)
-        gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
+        if forms is None:
+            gain = torch.nan_to_num(planes.slope.abs().amax((1, 2)) * (cut.upper - cut.lower), 0.0, 0.0, 0.0)
+        else:
+            gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
         smaller = replace(smaller, open=_train_open_boxes(question, known, smaller)) if walks else smaller
@@ -222,6 +236,11 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxSubpro
     return open_
 
 
+def fixes_most_inputs(lower: Tensor, upper: Tensor) -> bool:
+    """Whether most inputs are fixed, and at most FEWEST_INPUTS vary in any box."""
+    return varies_little(lower, upper) and moving_inputs(lower, upper) <= FEWEST_INPUTS
+
+
 def count_noise_symbols(graph: Graph) -> int:
     """The largest number of noise symbols of a graph."""
     return graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
@@ -244,12 +263,14 @@ class BoxLinearBounds:
         return terms.sum(-1) + self.constant - charge(size, BOX_CORNER, terms.shape[-1] + 1)
 
 
-def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxLinearBounds:
-    """Linear bounds of every row by CROWN and by its affine form; either may be the better one."""
+def _planes(
+    graph: Graph, known: Boxes, forms: Forms | None, matrix: Tensor, offset: Tensor
+) -> BoxLinearBounds:
+    """Linear bounds of every row by CROWN, and by its affine form if there is one; either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
     slope, constant = found.coefficients.reshape(*offset.shape, -1), found.constant.reshape(offset.shape)
-    if graph.output in forms.of:
+    if forms is not None and graph.output in forms.of:
         other_slope, other_constant = forms.linear_lower_bound(graph.entry, graph.output, rows)
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
