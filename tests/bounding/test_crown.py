@@ -19,7 +19,7 @@ import holdfast as hf
 from holdfast.bounding import crown
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph import graph as graphs
-from holdfast.bounding.graph.graph import Graph, build
+from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed, build
 from holdfast.region import Ball, Domain, Patch, Region
 
 mp.dps = 60
@@ -467,3 +467,67 @@ def test_float32_and_float64_inputs_mean_the_same_numbers() -> None:
     )
     a, b = (lower_bound(graph, propagate(graph, region), rows, none) for region in (single, double))
     torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+
+
+class Functions(nn.Module):
+    """Functions of functions of pre-activations, which products read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x)
+        found: Tensor = self.last(z.clamp(-0.5, 1.0).exp() * torch.tanh(z.relu()).flip(1))
+        return found
+
+
+def test_a_function_of_one_preactivation_gains_nothing_by_a_pass_of_its_own() -> None:
+    """A pass from each function proves no more than its range over the bounds of its pre-activation."""
+    torch.manual_seed(0)
+    x = torch.zeros(1, 4)
+    graph = build(hf.Network.from_torch(Functions().eval()), x)
+    region = Ball(x.double(), torch.tensor([0.7], dtype=torch.float64), 2.0)
+    (only,) = crown.nodes_to_refine(graph)
+    assert isinstance(only, Affine)
+    contained(graph, region)
+    boxes = propagate(graph, region)
+    functions = [node for node in graph.nodes if isinstance(node, Relaxed) and len(node.inputs) == 1]
+    assert len(functions) == 4
+    for node in functions:
+        every = torch.arange(node.size)[None]
+        signs = torch.ones(2, 1, node.size, dtype=torch.float64) * torch.tensor([1.0, -1.0])[:, None, None]
+        below, above = crown._signed_bounds(graph, boxes, node, every, signs)
+        assert bool((below <= boxes.lower[node].flatten(1) + 1e-12).all()), node
+        assert bool((-above >= boxes.upper[node].flatten(1) - 1e-12).all()), node
+
+
+def test_the_bound_nearer_to_zero_comes_first_where_rows_do_not_fit_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Portions of few rows bound no inactive neuron from below; unstable neurons have the same bounds as at once."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(3, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 2)]
+    x = torch.zeros(2, 3)
+    graph = build(hf.Network.from_torch(nn.Sequential(*layers).eval()), x)
+    region = Ball(x.double(), torch.tensor([0.3, 0.9], dtype=torch.float64), 2.0)
+    at_once = propagate(graph, region)
+    asked = list[int]()
+    bounds = crown._signed_bounds
+    monkeypatch.setattr(crown, "_rows_at_once", lambda *_: 2)
+
+    def counted(graph: Graph, boxes: crown.Boxes, node: Node, elements: Tensor, signs: Tensor) -> Tensor:
+        asked.append(signs.numel())
+        return bounds(graph, boxes, node, elements, signs)
+
+    monkeypatch.setattr(crown, "_signed_bounds", counted)
+    contained(graph, region)
+    found = propagate(graph, region)
+    assert asked
+    assert max(asked) <= 2 * len(region)
+    for node in crown.nodes_to_refine(graph):
+        unstable = (at_once.lower[node] < 0) & (at_once.upper[node] > 0)
+        assert bool(unstable.any())
+        assert torch.equal(unstable, (found.lower[node] < 0) & (found.upper[node] > 0))
+        for a, b in ((found.lower, at_once.lower), (found.upper, at_once.upper)):
+            torch.testing.assert_close(a[node][unstable], b[node][unstable], rtol=1e-9, atol=1e-9)

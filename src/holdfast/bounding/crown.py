@@ -42,6 +42,7 @@ from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax import Clip, LinearBounds, Relaxation, Relu, RoundedInput, planes, value_range
 from holdfast.bounding.relax.base import Point
+from holdfast.bounding.sums_of_products import SummedBounds, SumsOfProducts, find_sums_of_products
 from holdfast.bounding.sums_of_squares import find_sums_of_squares, keep_bounds
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.cuda_graphs import record_function
@@ -284,22 +285,53 @@ class IntermediateRefinement:
                 needed |= upper > lower
         return needed.flatten(1)
 
+    def _elements_that_matter(self, node: Node) -> Tensor:
+        """(rows of the batch in which the node varies, size) bool: where some activation is not constant."""
+        moving = self.boxes.moving[node]
+        ends = (self.boxes.lower[node][moving],), (self.boxes.upper[node][moving],)
+        varies = torch.zeros_like(ends[0][0], dtype=torch.bool)
+        for reader, same_elements in self.readers[node]:
+            if same_elements and len(reader.inputs) == 1:
+                least, most = value_range(reader.relaxation, *ends)
+                varies |= least < most
+            else:
+                varies |= ends[0][0] < ends[1][0]
+        return varies.flatten(1)
+
     def _by_rows(self, node: Node) -> None:
-        graph = self.graph
-        boxes = self.boxes
+        """Refine with dense rows.
+
+        Both bounds of every element are found at once if one portion of rows suffices. Otherwise the bound nearer to
+        zero comes first, as in `_by_windows`, and the other one only where an activation is not constant since:
+        the intervals of the next layer are the better for the upper bounds of active neurons.
+        """
+        boxes, moving = self.boxes, self.boxes.moving[node]
+        middle = (boxes.lower[node] + boxes.upper[node])[moving].flatten(1)
+        nearer = torch.where(middle > 0, 1.0, -1.0).double()
+        at_once = _rows_at_once(self.graph, boxes, node)
+        elements = int(self._elements_to_refine(node).sum(1).max())
+        if 2 * elements > at_once and all(reader.relaxation.sides() for reader, _ in self.readers[node]):
+            turns = [nearer[None], -nearer[None]]
+        else:
+            turns = [torch.stack([nearer, -nearer])]
         flat = self._elements_to_refine(node)
-        count = int(flat.sum(1).max())
-        if count == 0:
-            return
-        # All rows of the batch bound the same number of elements; rows that need fewer refine some others,
-        # which is sound.
-        chosen = flat.to(torch.uint8).topk(count, dim=1).indices
-        parts = chosen.split(max(1, _rows_at_once(graph, boxes, node) // 2), dim=1)
-        least, most = (
-            torch.cat(ends, dim=1)
-            for ends in zip(*(_element_bounds(graph, boxes, node, part) for part in parts), strict=True)
-        )
-        self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
+        for sign in turns:  # (bounds of each element, rows of the batch in which the node varies, size)
+            flat = flat & self._elements_that_matter(node)
+            count = int(flat.sum(1).max())
+            if count == 0:
+                return
+            # All rows of the batch bound the same number of elements; rows that need fewer refine some others,
+            # which is sound.
+            chosen = flat.to(torch.uint8).topk(count, dim=1).indices
+            mine = sign.gather(2, chosen.expand(len(sign), -1, -1))
+            parts = torch.arange(count, device=flat.device).split(max(1, at_once // len(sign)))
+            found = [
+                _signed_bounds(self.graph, boxes, node, chosen[:, part], mine[..., part]) for part in parts
+            ]
+            bound, nothing = torch.cat(found, dim=2), torch.full_like(mine, torch.inf)
+            least = torch.where(mine > 0, bound, -nothing).amax(0)
+            most = torch.where(mine > 0, nothing, -bound).amin(0)
+            self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
 
     def _by_windows(self, node: Node, way: Route) -> None:
         """Refine with patches.
@@ -350,7 +382,7 @@ def nodes_to_refine(graph: Graph) -> set[Node]:
     return set(_activations_reading(graph))
 
 
-# Increasing functions with exact ranges: bounds of their argument determine those of their value.
+# Increasing functions: where one is constant over its argument's bounds, or not, so is a function of it.
 INCREASING = (RoundedInput, Relu, Clip)
 
 
@@ -358,8 +390,9 @@ def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, bool]]]
     """For each node worth a backward pass, the activations that read it, and whether element by element.
 
     An input that only selects elements of another node (a gate among the gates of a cell) is bounded there,
-    together with all the others. So is one that is an increasing function of another node, as in front of the rounding
-    of a quantised layer: a backward pass through that function gives nothing better than its range.
+    together with all the others. So is a function f of one pre-activation z: a backward pass from f(z) proves at
+    most the minimum of a z + b between the bounds of z, where a z + b <= f(z), and so at most the minimum of f there,
+    which is the lower bound of f(z) already. The same holds above.
     """
     found: dict[Node, list[tuple[Relaxed, bool]]] = {}
     for node in graph.nodes:
@@ -367,7 +400,8 @@ def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, bool]]]
             for argument in node.inputs:
                 source, same_elements = argument, True
                 while True:
-                    if isinstance(source, Relaxed) and isinstance(source.relaxation, INCREASING):
+                    if isinstance(source, Relaxed) and len(source.inputs) == 1:
+                        same_elements &= isinstance(source.relaxation, INCREASING)
                         source = source.inputs[0]
                     elif (
                         isinstance(source, Affine)
@@ -486,24 +520,25 @@ def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> LinearF
     return walk.back_from(start.place)
 
 
-def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds of elements of a node, each of the shape of `chosen`.
+def _signed_bounds(graph: Graph, boxes: Boxes, node: Node, elements: Tensor, signs: Tensor) -> Tensor:
+    """Lower bounds of elements of a node, or of their negatives, in the shape of `signs`.
 
-    `chosen` (rows of the batch in which the node varies, elements) holds their indices.
+    Args:
+        elements: (rows of the batch in which the node varies, elements), their indices.
+        signs: (k, rows of the batch, elements), +1 or -1.
     """
-    moving, count = boxes.moving[node], chosen.shape[1]
-    sign = torch.ones(2 * count, dtype=torch.float64, device=chosen.device)
-    sign[count:] = -1  # an upper bound is a lower bound of the negative
-    chosen = torch.cat([chosen, chosen], dim=1)
-    walk = BackwardWalk(graph, boxes, 2 * count)
+    moving = boxes.moving[node]
+    chosen = elements.repeat(1, len(signs))
+    sign = signs.movedim(0, 1).flatten(1)
+    count = chosen.shape[1]
+    walk = BackwardWalk(graph, boxes, count)
     first = node.rows(chosen) if isinstance(node, Affine) and node not in boxes.curvature else None
     if isinstance(node, Affine) and first is not None:
         # The transposed map of unit rows is a selection of rows of the matrices.
         # popped, so that they are freed as soon as the backward pass is done with them
         for source in node.inputs:
-            walk.arrive(
-                source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving
-            )
+            rows = first.pop(0).reshape(*chosen.shape, -1).mul_(sign.unsqueeze(-1))
+            walk.arrive(source, rows.reshape(*chosen.shape, *source.shape), moving)
         walk.add_rounding_error(boxes.magnitude[node][moving].flatten(1).gather(1, chosen), moving, node.size)
         if node.shift is not None:
             walk.constant[moving] += sign * node.shift[chosen]
@@ -512,11 +547,11 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
         place = node.place - 1
     else:
         rows = torch.zeros((*chosen.shape, node.size), dtype=torch.float64, device=chosen.device)
-        rows.scatter_(2, chosen.unsqueeze(-1), sign[:, None].expand(*chosen.shape, 1))
+        rows.scatter_(2, chosen.unsqueeze(-1), sign.unsqueeze(-1))
         walk.arrive(node, rows.reshape(*chosen.shape, *node.shape), moving)
         place = node.place
     least = walk.back_from(place).minimum(minimisation_region(boxes))[moving]
-    return least[:, :count], -least[:, count:]
+    return least.reshape(len(least), len(signs), -1).movedim(1, 0)
 
 
 def _windows_at_once(graph: Graph, way: Route) -> int:
@@ -565,6 +600,7 @@ class BackwardWalk(Backward[Tensor]):
         self.boxes, self.steps = boxes, 1
         self.tangent: set[Node] = set()  # squares whose curvature was added where they are summed
         self.curved = _curved_sums(graph, boxes)
+        self.products = find_sums_of_products(graph) if boxes.executed is None else {}
         # The constant of the linear bound, the sum of the sizes of all terms, and the bound of their rounding
         # errors.
         self.constant, self.total, self.charge = (
@@ -657,13 +693,36 @@ class BackwardWalk(Backward[Tensor]):
             self.constant[moving] -= _dot(coefficients.abs(), self.boxes.error[node][moving])
         if node.shift is not None:
             self.constant[moving] += _dot(coefficients, node.shift[None])
-        if node.moves:
+        products = self.products.get(node)
+        if products is not None and self._vary_alike(node, products):
+            self._through_products(products, coefficients)
+        elif node.moves:
             self._scatter(node, coefficients)
         elif node.exact_back:
             for source, part in zip(node.inputs, node.back(coefficients.flatten(2)), strict=True):
                 self.arrive(source, part.reshape(*part.shape[:2], *source.shape), moving)
         else:
             self._through_sums(node, coefficients)
+
+    def _vary_alike(self, sums: Affine, form: SumsOfProducts) -> bool:
+        """Whether the sums and all nodes behind them vary in the same rows of the batch."""
+        return all(self.boxes.moving[node] == self.boxes.moving[sums] for node in form.nodes)
+
+    def _through_products(self, form: SumsOfProducts, coefficients: Tensor) -> None:
+        """Go back to the factors of sums of products (`sums_of_products`); the sums themselves are accounted for."""
+        boxes, rows, moving = self.boxes, coefficients.flatten(2), self.boxes.moving[form.sums]
+        tilt = boxes.tilt(form.products)
+        if tilt.summed is None:
+            tilt.summed = SummedBounds.of(form, tilt.middle, tilt.half, tilt.offset, tilt.of_size)
+        held = tilt.summed
+        size = rows.abs()
+        down, weight = torch.matmul(size, held.of_size).unbind(-1)
+        self.constant[moving] += _dot(rows, held.offset) + down
+        for _ in (form.products, form.copies):
+            self.add_rounding_error(weight, moving, form.products.size)
+        for factor, middle, half in zip(form.factors, held.middle, held.half, strict=True):
+            part = factor.back(rows, middle) + factor.back(size, half)
+            self.arrive(factor.source, part.reshape(*part.shape[:2], *factor.source.shape), moving)
 
     def _through_sums(self, node: Affine, coefficients: Tensor) -> None:
         moving, rows_to_inputs = self.boxes.moving[node], dict[tuple[int, int], list[int]]()

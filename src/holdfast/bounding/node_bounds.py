@@ -16,6 +16,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph.graph import Node
 from holdfast.bounding.relax import LinearBounds
+from holdfast.bounding.sums_of_products import SummedBounds
 from holdfast.bounding.zonotope import Forms
 from holdfast.derivations import (
     EXECUTED_SUM,
@@ -27,7 +28,7 @@ from holdfast.rounding import LARGEST, UNDERFLOW, centre_and_radius, charge
 IntervalBounds = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
 
-@dataclass(frozen=True)
+@dataclass
 class MeanAndHalfDifference:
     """The linear bounds of an activation as the backward pass uses them.
 
@@ -39,6 +40,7 @@ class MeanAndHalfDifference:
     half: list[Tensor]
     offset: Tensor  # (rows, *shape): offset of the mean
     of_size: Tensor  # (rows, size, 2): multipliers of |coefficient| in the constant and in the rounding error
+    summed: SummedBounds | None = None  # the same of sums of these products, computed on first use
 
 
 @dataclass(frozen=True)

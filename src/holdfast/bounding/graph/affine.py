@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.kernel import Kernel
+from holdfast.bounding.graph.matrix_blocks import BlockMatrix, Place, find_place
 from holdfast.bounding.graph.node import Node
 from holdfast.process_state import cudnn_flags
 from holdfast.rounding import length, spectral_norm
@@ -43,8 +44,6 @@ Transform = Callable[..., Tensor]
 MIN_KERNEL_MATRIX = 2**18
 MIN_KERNEL_SAVING = 4
 AT_ONCE = 256  # The number of vectors per jvp call (memory; chosen by hand).
-# Indices along an axis: a slice if they are consecutive.
-Place = slice | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +196,7 @@ class _Copy(Affine):
         for source in self.inputs:
             mine = (self._origin >= begin) & (self._origin < begin + source.size)
             places = mine.nonzero().flatten()
-            found.append((_place(places), _place(self._origin[places] - begin)))
+            found.append((find_place(places), find_place(self._origin[places] - begin)))
             begin += source.size
         return found
 
@@ -337,8 +336,19 @@ class _Matrix(Affine):
         if self._kernel_is_cheaper:
             assert self._kernel is not None
             return [_back_by_kernel(self._kernel, self, k, rows, absolute) for k in self._which(only)]
-        matrices = self._as(absolute, rows.dtype)
-        return [rows @ matrices[k] for k in self._which(only)]
+        found = list[Tensor]()
+        for k in self._which(only):
+            blocks = self._blocks[k]
+            found.append(
+                rows @ self._as(absolute, rows.dtype)[k]
+                if blocks is None
+                else blocks.back(rows, absolute=absolute)
+            )
+        return found
+
+    @cached_property
+    def _blocks(self) -> list[BlockMatrix | None]:
+        return [BlockMatrix.of(matrix) for matrix in self._matrices]
 
     @cached_property
     def _kernel_is_cheaper(self) -> bool:
@@ -640,13 +650,6 @@ def _times(matrix: Tensor, value: Tensor, axis: int) -> Tensor:
         return value @ matrix.t()
     made = matrix @ value.flatten(axis + 1)
     return made.reshape(*value.shape[:axis], matrix.shape[0], *value.shape[axis + 1 :])
-
-
-def _place(numbers: Tensor) -> Place:
-    """Indices, as a slice if they are consecutive."""
-    first, count = int(numbers[0]) if len(numbers) else 0, len(numbers)
-    in_order = torch.equal(numbers, torch.arange(first, first + count, device=numbers.device))
-    return slice(first, first + count) if in_order else numbers
 
 
 def _numbers(place: Place, device: torch.device) -> Tensor:
