@@ -138,7 +138,8 @@ def every_element(self: crown.IntermediateRefinement, node: Node) -> Tensor:
 def test_windows_find_what_dense_rows_find(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, graph, x = network(name)
     region = regions(x)[kind]
-    monkeypatch.setattr(crown.IntermediateRefinement, "_elements_to_refine", every_element)
+    for name_of_choice in ("_elements_to_refine", "_elements_that_matter"):
+        monkeypatch.setattr(crown.IntermediateRefinement, name_of_choice, every_element)
     found, expected = crown.propagate(graph, region), dense(graph, region)
     for node in graph.nodes:
         for a, b in ((found.lower[node], expected.lower[node]), (found.upper[node], expected.upper[node])):

@@ -260,6 +260,7 @@ class IntermediateRefinement:
         self.graph = graph
         self.boxes = boxes
         self.readers = _activations_reading(graph)
+        self.last = max(self.readers, key=lambda node: node.place, default=None)
 
     def __call__(self, node: Node) -> None:
         if node not in self.readers or self.boxes.moving[node].start == self.boxes.moving[node].stop:
@@ -302,8 +303,8 @@ class IntermediateRefinement:
         """Refine with dense rows.
 
         Both bounds of every element are found at once if one portion of rows suffices. Otherwise the bound nearer to
-        zero comes first, as in `_by_windows`, and the other one only where an activation is not constant since:
-        the intervals of the next layer are the better for the upper bounds of active neurons.
+        zero comes first, as in `_by_windows`, and the other one only where an activation is not constant since: the
+        intervals of the next refined layer are the better for the upper bounds of active neurons.
         """
         boxes, moving = self.boxes, self.boxes.moving[node]
         middle = (boxes.lower[node] + boxes.upper[node])[moving].flatten(1)
@@ -316,7 +317,7 @@ class IntermediateRefinement:
             turns = [torch.stack([nearer, -nearer])]
         flat = self._elements_to_refine(node)
         for sign in turns:  # (bounds of each element, rows of the batch in which the node varies, size)
-            flat = flat & self._elements_that_matter(node)
+            flat &= self._elements_to_refine(node) if node is self.last else self._elements_that_matter(node)
             count = int(flat.sum(1).max())
             if count == 0:
                 return

@@ -29,9 +29,10 @@ CYCLE_ROUNDS = 8
 # Each round of the first search descends from this many times as many points as the one before.
 STAGE_FACTOR = 4
 POINTS_PER_DESCENT = 8  # Random points for each start of a descent, before the last stage.
-# Shares of the remaining time for a round of the first search, and for the descents between two batches of proofs. A
-# convolutional network otherwise spends its whole budget on attacks (chosen by hand).
-ROUND_TIME_SHARE, DESCENT_TIME_SHARE = 0.1, 0.05
+# Shares of the remaining time for a round of the first search before the proofs, for each of its later rounds, and for the
+# descents between two batches of proofs. A convolutional network otherwise spends its whole budget on attacks (chosen by
+# hand).
+ROUND_TIME_SHARE, LATER_TIME_SHARE, DESCENT_TIME_SHARE = 0.1, 0.05, 0.05
 NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
@@ -125,9 +126,10 @@ class Scatter(Method[SearchRound]):
             around, count, state.chance.substream(state.number).take(each).substream(polytope)
         )
         tried[0] = around.project(middle)
+        share = LATER_TIME_SHARE if state.number else ROUND_TIME_SHARE
         if smooth and count > downhill:
-            tried = _select_starts(aims, tried, downhill)
-        with time_limit.within(time_limit.share_of_remaining(ROUND_TIME_SHARE)):
+            tried = _select_starts(aims, tried, downhill, share / 2)
+        with time_limit.within(time_limit.share_of_remaining(share)):
             found, score = descend_from(aims, tried, self.steps)
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
@@ -136,13 +138,13 @@ class Scatter(Method[SearchRound]):
         return following, select_lowest(problem, at, each, least)
 
 
-def _select_starts(aims: Problem, tried: Tensor, count: int) -> Tensor:
+def _select_starts(aims: Problem, tried: Tensor, count: int, share: float) -> Tensor:
     """The `count` best of the points tried (points, rows, *shape) for each row.
 
-    They are scored until a share of the remaining time is used; points that were not scored come last.
+    They are scored until this share of the remaining time is used; points that were not scored come last.
     """
     least = torch.full(tried.shape[:2], torch.inf, device=tried.device, dtype=tried.dtype)
-    with time_limit.within(time_limit.share_of_remaining(ROUND_TIME_SHARE / 2)):
+    with time_limit.within(time_limit.share_of_remaining(share)):
         for places in torch.arange(len(tried), device=tried.device).split(max(1, count // 4)):
             score = time_limit.in_time(partial(aims.score, tried[places]), None)
             if score is None:

@@ -47,6 +47,7 @@ from holdfast.bounding.branching.subproblem_queue import (
 )
 from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.graph import Graph, Node
+from holdfast.bounding.input_forms import InputForms, is_wide, moving_inputs
 from holdfast.bounding.node_bounds import IntervalBounds
 from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
@@ -62,6 +63,7 @@ MAX_GPU_PAIRS = 2**16
 # Float64 values for each element of the graph that are alive while a pair is bounded, for planning memory.
 VALUES_PER_ELEMENT = 64
 REFINEMENT_TIME_SHARE = 0.9  # Share of the remaining time for the refinement of intermediate bounds.
+MAX_FORM_INPUTS = 32  # Most perturbed inputs of a wide network with affine forms at the start.
 # Number of pairs, those with the lowest bounds, for which candidate points of counterexamples are returned.
 MAX_CANDIDATE_PAIRS = 2**11
 
@@ -115,7 +117,8 @@ class ActivationSplit(Branching[SignSubproblems]):
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
         for rows in time_limit.portions(region.centre) if relu_preactivations(graph) else ():
-            known = time_limit.in_time(partial(propagate, graph, batch.take(region, rows)), None)
+            some = batch.take(region, rows)
+            known = time_limit.in_time(partial(propagate, graph, some, _input_forms(graph, some)), None)
             if known is None:
                 break
             lower[rows], upper[rows] = (
@@ -303,6 +306,15 @@ class ActivationSplit(Branching[SignSubproblems]):
             for node in ends
         }
         return both, replace(parts, open=open_)
+
+
+def _input_forms(graph: Graph, region: Region) -> InputForms | None:
+    """Affine forms with symbols of the inputs alone, where few inputs of a wide network vary: they cost as much as a few
+    backward passes, and they decide neurons that otherwise need one each.
+    """
+    lower, upper = region.enclosing_box()
+    few = region.boxed and is_wide(graph) and moving_inputs(lower, upper) <= MAX_FORM_INPUTS
+    return InputForms(graph, lower, upper, 0) if few else None
 
 
 def _decide_affine(question: PolytopeQuestion, parts: SignSubproblems) -> BoundedSubproblems[SignSubproblems]:

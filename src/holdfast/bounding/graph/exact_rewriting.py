@@ -46,6 +46,7 @@ from holdfast.bounding.relax import Relu
 MIN_OPPOSITE_SHARE = 1 / 16
 # Bits of a float64 number. Sums of absolute values are compared with half of 2^53, which covers their own rounding.
 MANTISSA_BITS = 53
+TRIED_ROWS = 4  # Rows of a product that are examined before the others.
 SMALLEST_UNIT = 2.0**-900  # Products with smaller units might underflow.
 
 
@@ -57,7 +58,12 @@ def simplify_exactly(graph: Graph) -> Graph:
 
 
 def multiply_exactly(a: Tensor, b: Tensor) -> Tensor | None:
-    """a b, (m, k) times (k, n) in float64; None unless it is computed without rounding."""
+    """a b, (m, k) times (k, n) in float64; None unless it is computed without rounding.
+
+    The first rows of a are tried alone: most products are rounded there already.
+    """
+    if len(a) > TRIED_ROWS and multiply_exactly(a[:TRIED_ROWS], b) is None:
+        return None
     unit = _unit(a, 1)[:, None] * _unit(b, 0)[None]
     size = a.abs() @ b.abs()
     fits = bool((size <= 2.0 ** (MANTISSA_BITS - 1) * unit).all()) and bool((unit >= SMALLEST_UNIT).all())
@@ -336,7 +342,6 @@ def _through(
     inner = matrices_of(source)
     if inner is None or sum(part.shape[1] for part in inner) > source.size:
         return None
-    products = [multiply_exactly(matrix, part) for part in inner]
     if source.shift is not None:
         # A b + d as one product, so that its sum is exact, too.
         left, right = matrix, source.shift[:, None]
@@ -347,6 +352,7 @@ def _through(
         if total is None:
             return None
         shift = total[:, 0]
+    products = [multiply_exactly(matrix, part) for part in inner]
     new = [(s, part) for s, part in zip(source.inputs, products, strict=True) if part is not None]
     return (new, shift) if len(new) == len(products) else None
 
