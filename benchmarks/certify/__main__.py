@@ -19,6 +19,10 @@ BENCHMARKS = {
     "imdb": ("imdb", "256 words, 128 hidden units: seconds and memory"),
     "reviews": ("reviews", "reviews of 200 words: radii of one word and of all, and the cost of one pass"),
     "long": ("long", "28 to 224 frames, 1 to 8 layers: radii of single frames, and the cost of one pass"),
+    "autoencoder": (
+        "autoencoder",
+        "an LSTM autoencoder: radii of single frames for its reconstruction error",
+    ),
     "speech": ("speech", "spoken digits from the waveform on: proved and attacked at -90 to -70 dB"),
     "cost": ("cost", "seconds against frames and inputs"),
     "gpu": ("gpu", "1,000 inputs end to end: seconds, and FLOP/s as a share of the device's peak"),

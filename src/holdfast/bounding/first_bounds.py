@@ -14,6 +14,7 @@ costs no more than linear time. The choice depends on the network alone, so it i
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,10 +38,11 @@ from holdfast.region import Box, Region
 # Number of noise symbols that affine forms keep. With 1,200 an LSTM of 28 frames and two layers of 32 proves nearly
 # what it proves with all of its 3,600 (tuned on cert-rnn's practice images).
 NOISE_SYMBOLS = 1200
-# Least number of noise symbols for each value that is live at once: order reduction replaces a symbol for each
-# live value every time, and what must stay besides grows with them. Cert-rnn's LSTM with its second layer
-# stacked to seven (608 live values, 28 frames) proves nothing with 2.5 symbols for each, and with 3 or 4 it does.
-NOISE_SYMBOLS_OF_A_LIVE_VALUE = 4
+# Least number of noise symbols for each value that is usually live at once (the median over the nodes): order reduction
+# replaces a symbol for each live value every time, and what must stay besides grows with them. Cert-rnn's LSTM with its
+# second layer stacked to seven (544 such values, 28 frames) proves nothing with 2.8 symbols for each, and with 3.4 or
+# 4.5 it does.
+NOISE_SYMBOLS_OF_A_LIVE_VALUE = 4.5
 # Networks of layers wider than this keep to backward passes, since a form holds a number for every noise
 # symbol and every neuron (chosen by hand).
 WIDEST_LAYER = 4096
@@ -53,9 +55,11 @@ WALK_SHARE = 2.0
 # an LSTM of 32 units with up to 34 frames (2.2 with 14 frames, 4.1 with 28).
 WALK_SHARE_OF_BALLS = 5.0
 COPIES_OF_A_FORM = 4  # Tensors of the size of all live forms that exist at once, for planning memory.
-# Largest number of float64 values in the forms of one batch on a CPU (chosen by hand; larger batches gain
-# nothing, and rows that begin to vary later would carry the noise symbols of others).
-CPU_FORM_VALUES = 2**22
+# Largest number of float64 values in the forms of one batch on a CPU: usually, so that single tensors stay below the 32 MiB
+# above which the C library returns memory to the system at once, which costs more than the computation (tuned on
+# cert-rnn's practice images); and where most values are live (chosen by hand). Larger batches gain nothing, and rows
+# that begin to vary later would carry the noise symbols of others.
+CPU_FORM_VALUES, LARGEST_CPU_FORM_VALUES = 2**22, 2**23
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class FormsPlan:
         order: the order in which nodes are visited.
         noise: the number of noise symbols that forms keep, if the memory holds them.
         live: the largest number of values that are live at once.
+        usual: the median of these numbers over all nodes.
         depth_of_inputs: (inputs,), the largest number of activations on a path from each input to the output.
         walks: whether backward passes refine all pre-activations too.
         walk_share: how many times as many multiplications backward passes take as forms.
@@ -74,6 +79,7 @@ class FormsPlan:
     order: list[Node]
     noise: int
     live: int
+    usual: int
     depth_of_inputs: Tensor
     walks: bool
     walk_share: float
@@ -85,10 +91,11 @@ class FormsPlan:
 
     def rows_at_once(self, device: torch.device) -> int:
         """How many inputs are bounded together."""
-        values = free_bytes(device) // (8 * COPIES_OF_A_FORM)
+        rows = free_bytes(device) // (8 * COPIES_OF_A_FORM * self.noise * self.live)
         if device.type == "cpu":
-            values = min(values, CPU_FORM_VALUES)
-        return max(1, values // (self.noise * self.live))
+            rows = min(rows, CPU_FORM_VALUES // (self.noise * self.usual))
+            rows = min(rows, LARGEST_CPU_FORM_VALUES // (self.noise * self.live))
+        return max(1, rows)
 
 
 _plans: "WeakKeyDictionary[Graph, FormsPlan | None]" = WeakKeyDictionary()
@@ -134,13 +141,14 @@ def _make_plan(graph: Graph) -> FormsPlan | None:
     if max(node.size for node in graph.nodes if node is not graph.entry) > WIDEST_LAYER:
         return None
     order = consumer_first_order(graph)
-    live = max(live_values(graph, order).values())
-    noise = _noise_kept(graph, live)
+    counts = list(live_values(graph, order).values())
+    live, usual = max(counts), max(1, int(statistics.median(counts)))
+    noise = _noise_kept(graph, usual)
     share = _work_of_walks(graph) / _work_of_forms(graph, noise)
     walks = share <= WALK_SHARE
     if walks and not gated:
         return None
-    return FormsPlan(order, noise, live, _depth_of_inputs(graph), walks, share)
+    return FormsPlan(order, noise, live, usual, _depth_of_inputs(graph), walks, share)
 
 
 def _depth_of_inputs(graph: Graph) -> Tensor:
@@ -175,10 +183,10 @@ def _work_of_forms(graph: Graph, noise: int) -> int:
     return noise * sum(node.size for node in graph.nodes)
 
 
-def _noise_kept(graph: Graph, live: int) -> int:
-    """How many noise symbols forms keep: enough for what is live at once, and never more than arise."""
+def _noise_kept(graph: Graph, usual: int) -> int:
+    """How many noise symbols forms keep: enough for what is usually live, and never more than arise."""
     relaxed = sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
-    return min(max(NOISE_SYMBOLS, NOISE_SYMBOLS_OF_A_LIVE_VALUE * live), graph.entry.size + relaxed)
+    return min(max(NOISE_SYMBOLS, int(NOISE_SYMBOLS_OF_A_LIVE_VALUE * usual)), graph.entry.size + relaxed)
 
 
 def forms_for(graph: Graph, boxes: Boxes, order: Sequence[Node]) -> ZonotopePropagation | None:

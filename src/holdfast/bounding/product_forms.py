@@ -68,7 +68,7 @@ from holdfast.region.norms import dual
 from holdfast.rounding import TINY, charge, round_up
 
 # Products of symbols are kept where at most this many inputs vary in a row: they are half its square (chosen by hand).
-MOST_INPUTS_WITH_PRODUCTS = 32
+MOST_INPUTS_WITH_PRODUCTS = 40
 # In the maximum norm the range of a product of two symbols is overestimated, which cancellation makes up for where a
 # perturbation has many directions and passes many layers; with three inputs bounds are up to 1.6 times as wide.
 LEAST_INPUTS_WITH_PRODUCTS = 8
