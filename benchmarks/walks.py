@@ -2,8 +2,9 @@
 
 Each user has files of their own (code with a model, and data), which are created here and not counted.
 Counted are the steps, that is the commands or calls that they type, and the CPU seconds of all of them with
-processes and imports. A walk ends where a step fails, and its error is shown. `--source` uses another version
-of holdfast in the same environment.
+processes and imports. A walk ends where a step fails, and its error is shown; a step with "! " before it is one
+that must be refused, in words that lead to the next. `--source` uses another version of holdfast in the same
+environment.
 """
 
 import argparse
@@ -92,9 +93,63 @@ class Gait(nn.Module):
     def forward(self, x):
         return self.head(self.gru(x)[0][:, -1])
 
+class Policy(nn.Module):
+    """A state and a goal -> one of three actions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, state, goal):
+        return self.layers(torch.cat([state, goal], 1))
+
+class Quantiles(nn.Module):
+    """Scaled windows of two features -> three quantiles of the scaled load in each of two hours."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(2, 8, batch_first=True), nn.Linear(8, 6)
+
+    def forward(self, x):
+        start = torch.zeros(1, len(x), 8)
+        return self.head(self.gru(x, start)[0][:, -1]).reshape(-1, 2, 3)
+
 def made(kind):
     torch.manual_seed(0)
     return kind().eval()
+
+def policy(): return made(Policy)
+def quantiles(): return made(Quantiles)
+
+def history():
+    import numpy as np
+    return np.load("history.npy")
+
+def inputs():
+    from sklearn.preprocessing import StandardScaler
+    return StandardScaler().fit(history())
+
+def targets():
+    from sklearn.preprocessing import MinMaxScaler
+    return MinMaxScaler().fit(history()[:, :1])
+
+def masked():
+    """A factory that imports torch itself, and a closure over that module."""
+    import torch as own
+
+    def mask(x):
+        return own.where(x > 0, x, own.zeros_like(x))
+
+    class Masked(own.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = own.nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(mask(x))
+
+    own.manual_seed(0)
+    return Masked().eval()
 
 def reviews(): return made(Reviews)
 def residual(): return made(Residual)
@@ -189,6 +244,64 @@ def photos_in_an_array() -> None:
     Path("mine.py").write_text(CODE)
     x = np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32)
     np.savez("data.npz", x=x, y=np.array([0, 1]))
+
+
+def table_with_gaps() -> None:
+    rng = np.random.default_rng(0)
+    age, income = rng.integers(18, 80, 60), rng.normal(50, 15, 60).round(1)
+    rows = [
+        f"{a},{'' if k % 5 == 0 else i},{'yes' if a + i > 100 else 'no'}"
+        for k, (a, i) in enumerate(zip(age, income, strict=True))
+    ]
+    Path("people.csv").write_text("\n".join(["age,income,granted", *rows]) + "\n")
+    Path("mine.py").write_text(
+        "import pandas as pd\n"
+        "from sklearn.ensemble import HistGradientBoostingClassifier\n\n"
+        "def boosting():\n"
+        "    table = pd.read_csv('people.csv')\n"
+        "    model = HistGradientBoostingClassifier(max_iter=5, random_state=0)\n"
+        "    return model.fit(table[['age', 'income']], table.granted)\n\n"
+        "def rows():\n"
+        "    table = pd.read_csv('people.csv')\n"
+        "    return {'x': table[['age', 'income']], 'y': table.granted}\n"
+    )
+
+
+def states_and_goals() -> None:
+    Path("mine.py").write_text(CODE)
+    rng = np.random.default_rng(0)
+    named = {"state": rng.normal(0, 1, (2, 3)), "goal": rng.normal(0, 1, (2, 2))}
+    np.savez("moves.npz", **{name: x.astype(np.float32) for name, x in named.items()})
+
+
+def scaled_windows() -> None:
+    Path("mine.py").write_text(CODE)
+    history = np.random.default_rng(0).normal([500, 15], [100, 5], (60, 2)).astype(np.float32)
+    np.save("history.npy", history)
+    np.save("days.npy", history[:12].reshape(2, 6, 2))
+    Path("channels.json").write_text(
+        '{"load": {"unit": "MW", "scale": 10}, "temperature": {"unit": "K", "scale": 0.5}}'
+    )
+
+
+def files_of_torch() -> None:
+    Path("mine.py").write_text(CODE)
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 2)).eval()
+    torch.jit.save(torch.jit.script(layers), "script.pt")
+    torch.save(layers, "module.pt")
+    np.save("x.npy", np.random.default_rng(0).normal(0, 1, (2, 3)).astype(np.float32))
+
+
+def words_of_pieces() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["[UNK]", "the", "film", "was", "good", "awe", "##some", "aw", "##ful", "a", "plot", "bad"]
+    made = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save("tokenizer.json")
+    Path("mine.py").write_text(CODE)
+    Path("reviews.csv").write_text(TEXTS.replace("great", "awesome"))
+    Path("sets.json").write_text('{"good": ["awesome"], "bad": ["awful"], "awesome": ["good"]}')
 
 
 def received() -> None:
@@ -305,6 +418,63 @@ WALKS = {
         ),
         ("passed",),
     ),
+    "gaps": Walk(
+        "histogram boosting over a table with gaps",
+        table_with_gaps,
+        (
+            "columns people.csv --label-column granted --out columns.json",
+            f"radius --model mine:boosting --data mine:rows --columns columns.json --out run {QUICK}",
+            "show run --input 0",
+        ),
+        ("missing", "proved"),
+    ),
+    "inputs": Walk(
+        "a policy with a state and a goal, and arrays of both",
+        states_and_goals,
+        (
+            f"radius --model mine:policy --inputs state=3,goal=2 --data moves.npz --out both {QUICK}",
+            ">>> import holdfast as hf; import numpy as np, torch; import mine; data = np.load('moves.npz'); "
+            "net = hf.Network.from_torch(mine.policy(), constants={'goal': data['goal'][0]}); "
+            "print(hf.radius(net, data['state'], [0, 1], stop=hf.Stop(queries=300)))",
+        ),
+        ("certified",),
+    ),
+    "scalers": Walk(
+        "a forecast of quantiles, trained on scaled windows",
+        scaled_windows,
+        (
+            f"radius {MODEL.format('quantiles')} --data days.npy --input-scaler mine:inputs --output-scaler mine:targets "
+            f"--within 10% --quantiles 0.1,0.5,0.9 --outputs median --columns channels.json {QUICK}",
+            "report run",
+        ),
+        ("MW in load and", "the median of the quantiles"),
+        "run/report.html",
+    ),
+    "factory": Walk(
+        "a factory that imports torch itself",
+        files_of_torch,
+        (f"radius {MODEL.format('masked')} --data x.npy {QUICK}",),
+        ("proved",),
+    ),
+    "files": Walk(
+        "TorchScript, and a pickled module",
+        files_of_torch,
+        (
+            "! radius --model script.pt --data x.npy --out run",
+            "! radius --model module.pt --data x.npy --out run",
+        ),
+        ("TorchScript", "package.module:function", "a pickled torch module"),
+    ),
+    "pieces": Walk(
+        "a model whose tokenizer splits words, and substitutes",
+        words_of_pieces,
+        (
+            f"radius {MODEL.format('reviews')} --tokenizer tokenizer.json --data reviews.csv --substitutes sets.json "
+            "--limit 2",
+            "show run --input 0",
+        ),
+        ("film", "good"),
+    ),
     "audit": Walk(
         "a run folder that somebody sent, its model and its data",
         received,
@@ -332,16 +502,22 @@ def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
     walk.makes()
     began, said = spent(), ""
     python = [step for step in walk.steps if step.startswith(">>> ")]
-    steps: Sequence[str] = ["\n".join(python)] if python else walk.steps
+    others = [step for step in walk.steps if not step.startswith(">>> ")]
+    steps: Sequence[str] = [*others, "\n".join(python)] if python else walk.steps
+    everything = ""
     for place, step in enumerate(steps, 1):
-        code, said = run(step)
-        if code:
+        refused = step.startswith("! ")
+        code, said = run(step.removeprefix("! "))
+        everything += said if refused else ""
+        if refused and not code:
+            return Walked(place, spent() - began, f"was not refused: {step}")
+        if code and not refused:
             lines = [line.strip(" │") for line in said.splitlines() if any(map(str.isalpha, line))]
             return Walked(place, spent() - began, lines[-1] if lines else f"exit code {code}")
-    shown = said + (Path(walk.page).read_text() if walk.page else "")
+    shown = everything + said + (Path(walk.page).read_text() if walk.page else "")
     missing = [word for word in walk.useful if word not in shown]
     return Walked(
-        len(walk.steps) - bool(python),
+        len(walk.steps) - (bool(python) and not others),
         spent() - began,
         f"the output does not mention {', '.join(missing)}" if missing else "",
     )

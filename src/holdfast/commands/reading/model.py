@@ -11,7 +11,7 @@ from torch import nn
 
 from holdfast.commands.options import ModelOptions
 from holdfast.commands.parse import numbers, pair, sizes
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import read_text
 from holdfast.network import Network
 from holdfast.network.model_identity import NOT_HASHED, named_by
@@ -102,11 +102,15 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
                 f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model "
                 "models:fitted."
             )
+        if q.model.endswith(CHECKPOINTS) and not Path(q.model).is_file():
+            raise UnreadableFile(f"model {q.model!r}: there is no such file.")
         described = describe_torch_file(Path(q.model)) if q.model.endswith(CHECKPOINTS) else None
         if described is not None:
             raise BadInput(f"model {q.model!r} is {described}.")
         kind = (
-            "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
+            "it is no file of PyTorch that is known here; a checkpoint is weights without a network"
+            if q.model.endswith(CHECKPOINTS)
+            else "unknown kind"
         )
         if q.model.endswith(".py"):
             raise BadInput(
@@ -166,6 +170,10 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     if hasattr(made, "fit") and hasattr(made, "predict"):
         _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which defines this itself")
         return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
+    if isinstance(made, type):
+        raise BadInput(
+            f"model {q.model!r} returned the class {made.__name__}, not a model: return an instance, {made.__name__}(...)."
+        )
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must define this itself")
         return Network.from_callable(
@@ -175,6 +183,11 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
             classes=shared["classes"],
             name=name,
             fingerprint=q.fingerprint or None,
+        )
+    if isinstance(made, Mapping):
+        raise BadInput(
+            f"model {q.model!r} returned {type(made).__name__}, which is weights without a network. Build the module, call "
+            "module.load_state_dict(weights), and return the module."
         )
     raise BadInput(
         f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted "
