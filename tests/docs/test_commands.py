@@ -287,3 +287,54 @@ def test_the_image_installs_a_cpu_build_of_torch_before_holdfast() -> None:
         "holdfast["
     )
     assert text.rstrip().endswith('ENTRYPOINT ["holdfast"]')
+
+
+def ci_scripts() -> dict[str, list[str]]:
+    """The shell lines of both templates in the order in which they run."""
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((CI / "action.yml").read_text())
+    job = yaml.safe_load((CI / "gitlab.yml").read_text())[".robustness"]
+    steps = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+    return {"action.yml": steps, "gitlab.yml": [*job["script"], *job["after_script"]]}
+
+
+@pytest.mark.parametrize("file", ["action.yml", "gitlab.yml"])
+def test_a_template_runs_with_programs_that_only_write_down_how_they_were_called(
+    file: str, tmp_path: Path
+) -> None:
+    """Torch comes first, from the index of CPU builds; each line is run by bash, with values that need quotes."""
+    (tmp_path / "bin").mkdir()
+    for name in ("pip", "holdfast"):
+        program = tmp_path / "bin" / name
+        program.write_text(
+            f'#!/bin/bash\necho "{name}|${{PIP_INDEX_URL:-usual}}|$*" >> calls.txt\ntouch gate.md\n'
+        )
+        program.chmod(0o755)
+    values = {
+        "model": "mine:load",
+        "data": "check.npz",
+        "at": "0.05",
+        "min-certified": "0.9",
+        "options": "--limit 2",
+    }
+    values |= {"requirements": "requirements.txt", "torch-cpu-index": "https://index.example/cpu"}
+    variables = {name.upper().replace("-", "_"): value for name, value in values.items()}
+    lines = [
+        re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda m: values[m[1]], line) for line in ci_scripts()[file]
+    ]
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    for line in lines:
+        ran = subprocess.run(
+            ["bash", "-e", "-c", line],
+            cwd=tmp_path,
+            env={**variables, "PATH": path, "GITHUB_STEP_SUMMARY": "summary.md"},
+            capture_output=True,
+            text=True,
+        )
+        assert not ran.returncode, (line, ran.stderr)
+    calls = [line.split("|") for line in (tmp_path / "calls.txt").read_text().splitlines()]
+    assert calls[0] == ["pip", "https://index.example/cpu", "install torch"]
+    assert calls[1] == ["pip", "usual", "install holdfast -r requirements.txt"]
+    assert [words.split()[0] for _, _, words in calls[2:]] == ["radius", "gate", "report"]
+    assert "--model mine:load --data check.npz --limit 2" in calls[2][2]
+    assert "--at 0.05 --min-certified 0.9" in calls[3][2]
