@@ -77,6 +77,8 @@ NAMES: list[tuple[Callable[[], Any], str]] = [
     (call(hf.harden, MODEL, X, Y, 0.1), "at most 3 arguments by position.*is radius="),
     (call(hf.harden, MODEL, X, Y, radius=0.1, eps=1), "'eps'. It is called radius here"),
     (call(hf.harden, MODEL, X, Y, radius=0.1, optimizer="adam"), "'optimizer'.*hf.hardening.Recipe"),
+    (call(hf.radius, MODEL, X, quantiles=[0.5]), "'quantiles'. They belong to the property: hf.Within"),
+    (call(hf.radius, MODEL, X, Y, scales=[1, 2]), "'scales'. It is shares= of features.*of_channels"),
     (lambda: hf.radius(MODEL, X, Y, methods=["pgd"], seconds=5)["lower"], r"numbered from 0 to 3.*to_frame\(\)\['lower'\]"),
 ]  # fmt: skip
 
@@ -124,6 +126,14 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
     (call(hf.reach, MODEL, ("low", "high")), "box: expected two tensors"),
     (call(hf.reach, MODEL, BALL), "box: expected hf.Box.between.*got a Ball"),
     (call(hf.verify, MODEL, hf.Robustness(torch.tensor(Y))), "spec: expected the path.*got a Robustness"),
+    (call(hf.worst, MODEL, BALL, hf.Robustness(Y)), r"label must be a tensor.*torch.as_tensor\(\[0, 1, 2, 0\]\)"),
+    (lambda: hf.radius(hf.Network.from_torch(MODEL, classes=["a", "b"]), X, Y), "2 classes are named, but .* has 3 outputs"),
+    (call(hf.Network.from_torch, MODEL, shape=6), r"shape: expected the sizes of one input, as in .*, got 6"),
+    (call(hf.Network.from_torch, MODEL, shape="6"), "shape: expected the sizes of one input"),
+    (call(hf.Network.from_onnx, b"net.onnx"), "expected the path of a model file, got bytes"),
+    (lambda: hf.Network.from_torch(MODEL).with_columns(None), r"expected hf.Columns.of\(frame\)"),  # type: ignore[arg-type]
+    (call(hf.Within, None), "within 'None': expected a width"),
+    (call(hf.radius, MODEL, X, property=hf.Threshold("half")), "threshold: expected a number, .* got 'half'"),  # type: ignore[arg-type]
     # ---- numbers
     (call(hf.saliency, MODEL, X, domain=(0, 1), levels=10**9), "levels: 1000000000 values of each of 6 numbers need about .* of memory"),
     (call(hf.Stop, "5"), "stop: seconds must be a number, got '5'"),

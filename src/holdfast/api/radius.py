@@ -137,6 +137,8 @@ def radius(
 
 @explain_arguments(
     "The norm is norm=, how long is seconds=.",
+    quantiles="They belong to the property: hf.Within('10%', outputs='median', quantiles=[0.1, 0.5, 0.9]).",
+    scales="It is shares= of features, or the scales of columns: net.with_columns(hf.Columns.of_channels(names, scales=...)).",
     **dict.fromkeys(("eps", "epsilon", "radius"), RADIUS_IS_THE_ANSWER),
 )
 def radius(

@@ -87,6 +87,11 @@ def _check_on_first_rows(net: "Network", x: Tensor) -> int:
             f"about it has a meaning. Does it draw random numbers (dropout, noise), or remember earlier "
             f"inputs? Remove that, or fix its state."
         )
+    if net.classes is not None and pair.shape[1] > 1 and len(net.classes) != pair.shape[1]:
+        raise BadInput(
+            f"{len(net.classes)} classes are named, but {net.name} has {pair.shape[1]} outputs. Name all of them in the "
+            "order of the outputs, or none."
+        )
     net.checked_pairs[shape] = (first, pair)
     net.widths[shape] = int(pair.shape[1])
     return net.widths[shape]

@@ -54,6 +54,8 @@ def named_by(fingerprint: str | Sequence[str | Path]) -> str:
 
 def existing_file(file: str | Path) -> Path:
     """The path, if it is a file; else UnreadableFile."""
+    if not isinstance(file, str | Path):
+        raise BadInput(f"expected the path of a model file, got {type(file).__name__}.")
     path = Path(file)
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "no such file"

@@ -196,7 +196,8 @@ class Network:
             output_scaler: the fitted scaler of the targets, whose inverse gives your units, instead of
                 `output_mean` and `output_std`.
         """
-        names = class_names_of(module) if classes is None else classes
+        are_logits = output in (None, "logits")  # The names of a configuration are those of the logits.
+        names = class_names_of(module) if classes is None and are_logits else classes
         options = AssemblyOptions(
             domain=domain,
             mean=mean,
@@ -611,6 +612,10 @@ class Network:
 
     def with_columns(self, columns: Columns) -> "Network":
         """The same network for rows of a table with these columns, or for windows with these channels."""
+        if not isinstance(columns, Columns):
+            raise BadInput(
+                f"with_columns: expected hf.Columns.of(frame), or hf.Columns.of_channels(names), got {columns!r}."
+            )
         count = len(columns.features)
         if (
             columns.channels

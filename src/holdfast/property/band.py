@@ -193,7 +193,8 @@ class Within(Rule):
     @property
     def label(self) -> str:
         """The widths as text: '10%', '0.5' or '0.5,2'."""
-        return ",".join(map(str, [self.by] if isinstance(self.by, str | int | float) else self.by))
+        several = isinstance(self.by, Sequence) and not isinstance(self.by, str)
+        return ",".join(map(str, self.by if several else [self.by]))  # type: ignore[arg-type]
 
     def widths(self) -> list[tuple[float, float]]:
         """Parse the widths: for each output, or for all, (relative, absolute), one of which is zero."""

@@ -182,6 +182,8 @@ class OneOutput(BadInput):
 
 def check_labels(labels: Tensor, batch: int, outputs: int, what: str) -> None:
     """Raise BadInput unless labels is (batch,) with classes that the network has."""
+    if not isinstance(labels, Tensor):
+        raise BadInput(f"{what} must be a tensor, one class for each input: torch.as_tensor({labels!r}).")
     if labels.dtype != torch.int64:
         raise BadInput(f"{what} must be integers of type torch.int64, got {labels.dtype}.")
     if tuple(labels.shape) != (batch,):

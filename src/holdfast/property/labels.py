@@ -60,7 +60,12 @@ class Threshold(Rule):
     at: float | Sequence[float] = 0.0
 
     def around(self, outputs: Tensor, y: Any = None) -> Labels:
-        at = torch.as_tensor(self.at, dtype=torch.float64, device=outputs.device)
+        try:
+            at = torch.as_tensor(self.at, dtype=torch.float64, device=outputs.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise BadInput(
+                f"threshold: expected a number, or one for each output, got {self.at!r}."
+            ) from error
         if at.dim() > 1 or at.numel() not in (1, outputs.shape[-1]):
             raise BadInput(
                 f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one "

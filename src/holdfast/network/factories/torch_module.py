@@ -48,6 +48,9 @@ def parts_of_module(
             f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through "
             f"from_callable."
         )
+    given: object = shape
+    if given is not None and (isinstance(given, str) or not isinstance(given, Sequence)):
+        raise BadInput(f"shape: expected the sizes of one input, as in (1, 28, 28) or (4,), got {shape!r}.")
     notes: list[str] = []
     uncompiled = getattr(module, "_orig_mod", None)
     if isinstance(uncompiled, nn.Module):
