@@ -56,12 +56,28 @@ gc.set_threshold(20_000, 20, 20)
 INITIAL_STATES: dict[int, Any] = {}  # of each generator at the top of a test module, after its import
 
 
-@pytest.fixture(autouse=True)
-def _reproducible(request: pytest.FixtureRequest) -> None:
-    """Every test draws the same numbers, whichever tests ran before it in its process."""
+def seed_generators() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+def pytest_collectstart() -> None:
+    """A module that draws while it is imported draws the same numbers, whichever modules came before it."""
+    seed_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> None:
+    """So does a fixture that several tests share; those of one test draw after `_reproducible`."""
+    if fixturedef.scope != "function":
+        seed_generators()
+
+
+@pytest.fixture(autouse=True)
+def _reproducible(request: pytest.FixtureRequest) -> None:
+    """Every test draws the same numbers, whichever tests ran before it in its process."""
+    seed_generators()
     for value in vars(request.module).values():
         if isinstance(value, np.random.Generator):
             value.bit_generator.state = INITIAL_STATES.setdefault(id(value), value.bit_generator.state)

@@ -19,7 +19,7 @@ from sizes import FULL
 
 ALONE = ("bounds", "radius inf, proof alone")
 IN_TURN = [capability for capability in CAPABILITIES if capability not in (*ALONE, "words")]
-SLOW = ("radius inf, tight", "risk")  # for a few only
+SLOW = ("radius inf, tight", "risk")  # At full size for every fourth module only.
 HERE = [
     name
     for name, case in HOSTILE.items()
@@ -48,14 +48,14 @@ def assert_never_wrong(entry: str, case: Case, capabilities: Iterable[str]) -> N
 
 
 def capabilities_in_turn(place: int, case: Case) -> list[str]:
-    """A capability with a proof alone (at full size both), and, for every second module, one other in turn."""
+    """A capability with a proof alone (at full size both), and, for every fourth module, one other in turn."""
     if case.substitutes is not None or case.capabilities is not None:
         return list(capabilities_of(case))
     alone = list(ALONE) if FULL else [ALONE[place // 2 % 2]]
-    if place % 2 and not FULL:
+    if place % 4 and not FULL:
         return alone
-    capability = IN_TURN[(place if FULL else place // 2) % len(IN_TURN)]
-    return alone if capability in SLOW and place % 4 else [*alone, capability]
+    capability = IN_TURN[(place if FULL else place // 4) % len(IN_TURN)]
+    return alone if FULL and capability in SLOW and place % 4 else [*alone, capability]
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(HERE)), ids=HERE)

@@ -59,7 +59,7 @@ METHODS: list[Method[Any]] = [
     hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(), hf.attacks.MeshLagrangian(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=16, steps=4, finest=0.02), hf.certify.Smoothing(samples=500),
     hf.certify.Leaves(), hf.attacks.Steps(rounds=2), hf.attacks.External(sign_step, (0.1, 1.0)),
-    hf.edits.EnumerateEdits(), hf.edits.EditSearch(), hf.edits.EditBounds(), hf.edits.EditBounds(join="intervals", most=1),
+    hf.edits.EnumerateEdits(), hf.edits.EditSearch(), hf.edits.EditBounds(most=2), hf.edits.EditBounds(join="intervals", most=1),
     BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)

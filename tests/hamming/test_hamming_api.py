@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
+from sizes import full_only
 
 BOUNDED = (0.0, 1.0)
 
@@ -99,6 +100,7 @@ def test_a_black_box_has_an_upper_end_and_no_proof() -> None:
     assert 0 <= bracket.upper.value < 64
 
 
+@full_only  # tests/hamming/test_hamming_branch.py attacks the same proofs without the public functions.
 @pytest.mark.usefixtures("cpu_clock")
 def test_no_image_is_called_safe_that_a_search_breaks() -> None:
     """Every bracket of the room against attacks that know nothing of it."""

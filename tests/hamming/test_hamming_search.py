@@ -21,6 +21,7 @@ from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
 from holdfast.region import Ball, Sparse, Words, unit_choices
 from holdfast.result import Key
+from sizes import count
 
 ENDS = torch.tensor([0.0, 1.0])
 THIRDS = torch.tensor([0.0, 0.5, 1.0])
@@ -128,7 +129,7 @@ def test_digits_have_no_smaller_set_among_all_pairs() -> None:
     )
     pairs = torch.combinations(torch.arange(64), 2)
     values = torch.cartesian_prod(ENDS, ENDS)
-    for row in [i for i, count in enumerate(found) if 2 <= count <= 3][:10]:
+    for row in [i for i, units in enumerate(found) if 2 <= units <= 3][: count(4, full=10)]:
         points = x[row].flatten().expand(len(values), len(pairs), -1).clone()
         points.scatter_(2, pairs.expand(len(values), -1, -1), values[:, None].expand(-1, len(pairs), -1))
         with torch.no_grad():
