@@ -17,14 +17,16 @@ import holdfast as hf
 from holdfast import batch
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.branching.subproblem_queue import Branching
+from holdfast.bounding.branching.subproblem_queue import Branching, CandidatePoints
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.property import Avoid
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 from holdfast.replay import replay
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
-from holdfast.verification import BranchAndBound, read_instances, read_key
+from holdfast.verification import BranchAndBound, read_instances, read_key, search
+from holdfast.verification.search import as_polytopes, problem_box, search_weakest
 from holdfast.verification.specification import problem_of
 from holdfast.verification.verify import Verdict, verdict, verify
 from holdfast.verification.vnnlib import Spec, parse, read_vnnlib
@@ -262,6 +264,22 @@ def test_boxes_in_which_one_input_varies_are_split_with_intervals_and_decided(
     found = verify(net, asked)
     assert found.answer == "sat"
     assert stands(found, net, asked)
+
+
+def test_a_search_takes_no_more_points_than_its_rules_may_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = perceptron(3, 2, 8, 2)
+    problem = problem_of(net, spec([-1.0, -1.0], [1.0, 1.0], 2, "(or (and (<= Y_0 -9)) (and (<= Y_1 -9)))"))
+    inside, rules = problem_box(problem), as_polytopes(problem)
+    x = torch.linspace(-1, 1, 600, dtype=torch.float64).reshape(300, 2)
+    points = CandidatePoints(x, x, x, torch.zeros(300, dtype=torch.int64))
+    counts = []
+    for values in (2**24, 7 * rules.matrix[0].numel()):
+        monkeypatch.setattr(search, "MOST_RULE_VALUES", values)
+        found = search_weakest(
+            net, inside, rules, points, RandomStreams.of(problem.keys, 0, x.device), downhill=False
+        )
+        counts.append([(len(tried), float(tried.min()), float(tried.max())) for tried, _, _ in found])
+    assert counts == [[(300, -1.0, 1.0)], [(7, -1.0, 1.0)]]  # the first and the last remain
 
 
 def test_only_rows_in_doubt_are_evaluated_alone() -> None:

@@ -28,6 +28,9 @@ MOST_DESCENT_STEPS = 100  # Limit for the number of descent steps if there are f
 CYCLE_ROUNDS = 8
 # Each round of the first search descends from this many times as many points as the one before.
 STAGE_FACTOR = 4
+# Largest number of elements of the rules of all points of one search (128 MiB): every point has its own copy, and a box of
+# a property with many polytopes suggests a point for each of them (chosen by hand).
+MOST_RULE_VALUES = 2**24
 POINTS_PER_DESCENT = 8  # Random points for each start of a descent, before the last stage.
 # Shares of the remaining time for a round of the first search before the proofs, for each of its later rounds, and for the
 # descents between two batches of proofs. A convolutional network otherwise spends its whole budget on attacks (chosen by
@@ -221,10 +224,15 @@ def search_weakest(
     """Yield candidates x (n, *shape), their rows of the rules (n,) and their scores (n,).
 
     First the points where the bounds are weakest, or random points of the same subproblems, whichever scores
-    lower; then the results of at most `longest` descent steps from the best of them.
+    lower; then the results of at most `longest` descent steps from the best of them. Of more points than the memory
+    allows, some are left out, evenly.
     """
     if not len(points.task):
         return
+    most = max(1, MOST_RULE_VALUES // rules.matrix[0].numel())
+    if len(points.task) > most:
+        spread = torch.linspace(0, len(points.task) - 1, most, dtype=torch.float64, device=points.task.device)
+        points = batch.take(points, spread.long())
     around = batch.take(inside, points.task)
     boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
     problem = margin_problem(net, boxes, batch.take(rules, points.task))
