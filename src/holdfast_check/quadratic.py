@@ -341,6 +341,23 @@ def _carry_part(part: StepTerm, x: Array, weight: Array | None) -> Array:
     return (weight.T @ z.reshape(runs, len(weight), many)).reshape(runs * weight.shape[1], many)
 
 
+def _add_quadratic(part: StepTerm, x: Array, to: Array) -> None:
+    """Add a term, applied to the quadratic parts x (n, d, k) of its source, to those of the result, (elements, d, k or more).
+    The result of one matrix is computed in groups of elements, so that no second copy of it is in memory.
+    """
+    weight, k = part.weight, x.shape[2]
+    places = np.arange(len(to)) if part.place is None else part.place
+    if weight is None or weight.ndim == 1 or len(part.take) != len(weight):
+        to[places, :, :k] += _carry_part(part, x, weight).reshape(len(places), *x.shape[1:])
+        return
+    each = max(1, AT_ONCE // max(1, x[0].size))
+    for start in range(0, len(places), each):
+        some = slice(start, start + each)
+        to[places[some], :, :k] += _carry_part(part, x, weight[:, some]).reshape(
+            len(places[some]), *x.shape[1:]
+        )
+
+
 @dataclass
 class SecondOrderBounds(StepBounds):
     """Quadratic models together with linear bounds, one part of the region at a time; each uses the
@@ -439,9 +456,7 @@ class SecondOrderBounds(StepBounds):
             c[to] += _carry_part(part, y.c, part.weight)[:, 0]
             L[to, : y.L.shape[1]] += _carry_part(part, y.L, part.weight)
             if y.B.shape[2]:
-                B[to, :, : y.B.shape[2]] += _carry_part(part, y.B, part.weight).reshape(
-                    B[to].shape[0], *y.B.shape[1:]
-                )
+                _add_quadratic(part, y.B, B)
             rest[to] += _carry_part(part, y.rest, absolute)[:, 0]
             size[to] += _carry_part(part, y.size, absolute)[:, 0]
         rest = round_up(rest, MODEL_MAP_SUM, terms) + charge(size, MODEL_MAP, terms)
@@ -474,11 +489,20 @@ class SecondOrderBounds(StepBounds):
         super()._apply_function(step, place)
         if place not in self.readers:
             return
-        parts = [self._through(step, place, some) for some in self._some(step.name, step.size)]
-        c, L, B, rest, size = (
-            np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size")
-        )
-        self._store(place, SecondOrderModel(c, L, B, rest, size), not self._joins_sum(place))
+        whole: SecondOrderModel | None = None
+        for some in self._some(step.name, step.size):
+            part = self._through(step, place, some)
+            if whole is None:  # All groups have the same variables.
+                c, L, B, rest, size = (
+                    np.empty((step.size, *array.shape[1:]))
+                    for array in (part.c, part.L, part.B, part.rest, part.size)
+                )
+                whole = SecondOrderModel(c, L, B, rest, size)
+            for name in ("c", "L", "B", "rest", "size"):
+                getattr(whole, name)[some] = getattr(part, name)
+        if whole is None:
+            raise Rejected(f"step {place} ({step.name}): a function of no element")
+        self._store(place, whole, not self._joins_sum(place))
 
     def _through(self, step: FunctionStep, place: int, some: Array) -> SecondOrderModel:
         """The model of selected elements of a function applied to its sources."""
