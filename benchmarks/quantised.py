@@ -1,6 +1,7 @@
 """Networks of 8-bit integers: radii, and the largest difference from the float32 network that they were made of.
 
     python -m benchmarks.quantised [--networks perceptron cnn acasxu] [--count 3] [--seconds 30] [--data FOLDER]
+    python -m benchmarks.quantised --picture docs/quantised.png
 
 Each network is quantised by onnxruntime's own tool, in the formats QDQ and QOperator, with weights scaled by channel.
 "equal" counts inputs for which the imported network answers as onnxruntime in every bit. Every bound is attacked by
@@ -23,6 +24,7 @@ from onnx import helper, numpy_helper, version_converter
 from torch import Tensor, nn
 
 import holdfast as hf
+from benchmarks import charts
 from benchmarks.certify.data import SHARED
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
@@ -211,6 +213,37 @@ def compare_radii(name: str, example: Example, count: int, seconds: float, folde
         print(f"| {k} | {' | '.join(ends)} | {used:.1f} |", flush=True)
 
 
+def draw_picture(folder: Path, data: Path, seconds: float, file: Path) -> None:
+    """Draw the proved and the found difference of the perceptron over boxes of growing radius."""
+    example = make_example("perceptron", folder, data)
+    path = folder / "picture.onnx"
+    quantise(example, STYLES[0], path)
+    centre = example.inputs[0].float()
+    radii = [0.0, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03]
+    answers = [
+        hf.equivalent(
+            example.file,
+            path,
+            tuple((centre + side * radius).clamp(0, 1) for side in (-1, 1)),
+            tolerance=1e9,
+            stop=seconds,
+            progress=False,
+        )
+        for radius in radii
+    ]
+    figure = charts.new_figure(6, 3)
+    if figure is None:
+        return
+    axes = figure.subplots()
+    axes.plot(radii, [one.proved for one in answers], color=charts.COLOURS[0], label="proved: at most")
+    axes.plot(radii, [one.found for one in answers], color=charts.COLOURS[1], label="found: at least")
+    axes.set_xlabel("radius of the box, in grey values from 0 to 1")
+    axes.set_ylabel("largest difference of a logit")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -219,9 +252,13 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--data", type=Path, default=SHARED)
+    parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
+        if options.picture is not None:
+            draw_picture(Path(folder), options.data, options.seconds, options.picture)
+            return
         for name in options.networks:
             example = make_example(name, Path(folder), options.data)
             compare(name, example, options.count, options.seconds, Path(folder))

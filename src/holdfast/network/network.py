@@ -574,7 +574,13 @@ class Network:
 
     def _find_double(self, x: Tensor) -> "Network | None":
         """The network with its module in float64, else with its traced graph; None if neither gives the same
-        outputs."""
+        outputs.
+
+        A quantised network has none: at a tie of a rounding, float64 would take another step than the network
+        that is deployed.
+        """
+        if any(getattr(part, "is_quantised", False) for part in self.module.modules()):
+            return None
 
         def convert_program() -> nn.Module:
             program = as_plain_module(self.program(x))

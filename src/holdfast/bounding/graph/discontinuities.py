@@ -17,11 +17,13 @@ from torch import Tensor
 
 from holdfast.bounding.graph import compose, masks
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, OperatorCall, Relaxed, handles
-from holdfast.bounding.graph.node import MaskedValue
+from holdfast.bounding.graph.kernel import convolution
+from holdfast.bounding.graph.node import MaskedValue, is_image
 from holdfast.bounding.relax import (
     Abs,
     Ceil,
     Clip,
+    DynamicRounding,
     Floor,
     IntegerRange,
     Product,
@@ -33,6 +35,7 @@ from holdfast.bounding.relax import (
     Step,
 )
 from holdfast.errors import UnsupportedLayer
+from holdfast.network.dynamic_quantisation import CONVOLUTIONS, LEVELS
 
 aten = torch.ops.aten
 
@@ -89,6 +92,39 @@ def _is_constant(node: Node) -> bool:
         isinstance(node, Relaxed) and isinstance(node.relaxation, Relu)
     )
     return isinstance(node, InputNode) or (copies and all(_is_constant(source) for source in node.inputs))
+
+
+@handles(torch.ops.holdfast.dynamic_product.default, torch.ops.holdfast.dynamic_convolution.default)
+def dynamic_quantisation(graph: Graph, call: OperatorCall) -> Node:
+    """A product of integer weights with a node on a grid that its largest and smallest element determine."""
+    node, weight, scale, *window = call.args
+    rounded = _on_dynamic_grid(graph, call.name, node)
+    if call.target == torch.ops.holdfast.dynamic_product.default:
+        real = weight.double() * scale.double()  # Integers of 9 bits times float32: exact.
+        return graph.affine(call.name, [rounded], lambda v: v @ real, lambda m: m @ real.abs())
+    axes = weight.dim() - 2
+    real = weight.double() * scale.double().reshape(-1, *[1] * (axes + 1))
+    stride, dilation, groups = window
+    convolve = CONVOLUTIONS[axes]
+    return graph.affine(
+        call.name,
+        [rounded],
+        lambda v: convolve(v, real, None, stride, 0, dilation, groups),
+        lambda m: convolve(m, real.abs(), None, stride, 0, dilation, groups),
+        kernel=convolution(real, stride, [0, 0], dilation, groups) if is_image(rounded) else None,
+    )
+
+
+def _on_dynamic_grid(graph: Graph, name: str, node: Node) -> Node:
+    """The node rounded to the grid with the step (max(0, largest) + max(0, -smallest)) / LEVELS."""
+    flat = graph.add_move(name, [node], lambda v: v.reshape(1, -1))
+    ends = [
+        graph.add_relaxed(name, [compose.along(graph, name, side, 1, Relu())], Relu())
+        for side in (flat, compose.negate(graph, name, flat))
+    ]
+    step = graph.affine(name, ends, *(lambda a, b: (a + b) / LEVELS,) * 2)
+    each = graph.add_move(name, [step], lambda v: v.reshape((1,) * len(node.shape)).expand(node.shape))
+    return graph.add_relaxed(name, [node, each], DynamicRounding())
 
 
 @handles(aten.round.decimals)

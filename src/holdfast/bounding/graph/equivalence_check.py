@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed, leaves
-from holdfast.bounding.relax import RoundedInput
+from holdfast.bounding.relax import DynamicRounding, RoundedInput
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
@@ -39,7 +39,9 @@ SINGLE = 3  # How many of them are evaluated in batches of one (chosen by hand).
 NUMBERS = 2**24  # The number of float64 values in all nodes of the graph at once (128 MiB; chosen by hand).
 # Tolerances relative to the largest output, by the model's type (chosen by hand).
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
-COARSE = 5e-2  # The tolerance for half precision, relative to the largest output (chosen by hand).
+# The tolerance for half precision, and the width of intervals next to jumps, relative to the largest output (chosen
+# by hand).
+COARSE = 5e-2
 FINE = 1e-9  # The tolerance for two float64 evaluations, relative to the largest output (chosen by hand).
 
 
@@ -104,11 +106,12 @@ def _close_to_graph(
 
 def _within_jumps(graph: Graph, points: Tensor, values: Tensor, outputs: Tensor, tolerance: float) -> bool:
     """Whether the graph has jumps, outputs lie within its intervals at the points, and these mean something: at
-    one point or more they are no wider than the tolerance."""
+    one point or more they are narrow."""
     from holdfast.bounding.crown import intervals  # it imports graphs
 
     jumps = any(
-        isinstance(node, Relaxed) and isinstance(node.relaxation, RoundedInput) for node in graph.nodes
+        isinstance(node, Relaxed) and isinstance(node.relaxation, RoundedInput | DynamicRounding)
+        for node in graph.nodes
     )
     if not jumps or graph.ending is not None or values.shape != outputs.shape:
         return False
@@ -116,7 +119,8 @@ def _within_jumps(graph: Graph, points: Tensor, values: Tensor, outputs: Tensor,
     boxes = intervals(graph, Box(at, at, at))
     low, high = (side[graph.output].flatten(1) for side in (boxes.lower, boxes.upper))
     inside = (low - tolerance <= outputs) & (outputs <= high + tolerance)
-    return bool(inside.all()) and bool(((high - low).amax(1) <= tolerance).any())
+    narrow = (high - low).amax(1) <= COARSE * _size(outputs)
+    return bool(inside.all()) and bool(narrow.any())
 
 
 def value(graph: Graph, x: Tensor) -> Tensor:
@@ -153,7 +157,7 @@ def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, T
 
 def sampled_points(region: Region) -> Tensor:
     """(n, *shape): every centre, then random points of the region."""
-    wide = region.widen()
+    wide = region.widened()
     count = max(1, -(-SAMPLES // len(region)))
     sampled = wide.sample(count, RandomStreams.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
         :SAMPLES

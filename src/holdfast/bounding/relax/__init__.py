@@ -10,6 +10,7 @@ References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly).
 from holdfast.bounding.relax.abilities import abilities
 from holdfast.bounding.relax.base import LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
+from holdfast.bounding.relax.dynamic_rounding import DynamicRounding
 from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
@@ -29,6 +30,7 @@ __all__ = [
     "Ceil",
     "Clip",
     "Cosine",
+    "DynamicRounding",
     "Elu",
     "Erf",
     "Exp",

@@ -7,6 +7,7 @@ import torch
 
 from holdfast.bounding.relax.base import Relaxation
 from holdfast.bounding.relax.convex import Exp, Log, Reciprocal, Rsqrt, Sqrt
+from holdfast.bounding.relax.dynamic_rounding import DynamicRounding
 from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
@@ -28,7 +29,7 @@ EVERY: tuple[Relaxation, ...] = (
     Step(), Sign(), Floor(), Ceil(), Round(), RoundedInput(), IntegerRange(),
     Tanh(), Sigmoid(), Erf(), Atan(), Sine(), Cosine(), Softplus(), Silu(), Gelu(), GeluTanh(), Mish(), Exp(),
     Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
-    ReluDifference(),
+    ReluDifference(), DynamicRounding(),
 )  # fmt: skip
 
 

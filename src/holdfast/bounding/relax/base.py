@@ -7,6 +7,8 @@ returns
     b_l = min over candidates of (f(v) - a_l . v) - s,   b_u = max over candidates of (f(v) - a_u . v) + s,
     s = 64 u (magnitude + |a| . max(|l|, |u|)) + 1e-300,   u = 2^-53.
 
+A function with a `deviation` d is bounded by its `trend` t instead: |f - t| <= d is added to s.
+
 Assumptions: `candidates` includes every minimiser and maximiser of f(v) - a . v over the box, up to rounding;
 `magnitude` bounds |f| and all intermediate results of computing f.
 
@@ -102,6 +104,14 @@ class Relaxation(ABC):
     @abstractmethod
     def function(self, *v: Tensor) -> Tensor:
         """The function itself."""
+
+    def trend(self, *v: Tensor) -> Tensor:
+        """What the candidates and slopes are about: the function itself, unless it has a `deviation`."""
+        return self.function(*v)
+
+    def deviation(self, lower: Point, upper: Point) -> Tensor | None:
+        """A bound of |f - trend| on the box; None: they are the same."""
+        return None
 
     @abstractmethod
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
@@ -204,7 +214,7 @@ def _outermost(
     """
     values = []
     for point in points:
-        value = relaxation.function(*point)
+        value = relaxation.trend(*point)
         for s, v in zip(slope, point, strict=True):
             value = value - torch.where(s == 0, 0, s * v)
         values.append(value)
@@ -213,6 +223,9 @@ def _outermost(
     for s, low, high in zip(slope, lower, upper, strict=True):
         weight = weight + torch.where(s == 0, 0, s.abs() * torch.maximum(low.abs(), high.abs()))
     slack = 64 * UNIT * weight + 1e-300
+    deviation = relaxation.deviation(lower, upper)
+    if deviation is not None:
+        slack = slack + deviation
     # A NaN (for example, a box outside the function's domain) gives infinite bounds.
     inf = torch.inf
     return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(
@@ -261,7 +274,7 @@ def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def ends_and_places(lower: Point, upper: Point, places: Iterable[float]) -> list[Point]:
-    """The corners of boxes of one argument, and the places clamped to the boxes."""
+    """Both ends of boxes of one argument, and the places clamped to the boxes."""
     (low,), (high,) = lower, upper
     return [lower, upper, *((clamp(torch.full_like(low, place), low, high),) for place in places)]
 

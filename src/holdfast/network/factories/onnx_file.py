@@ -63,6 +63,8 @@ def parts_of_onnx_file(
             model = RowByRow(model, keeps_axis=False)
         elif not batched:
             model = over_single_inputs(model, example)
+        elif opened.dynamic:
+            model = RowByRow(model)
         elif not opened.black_box and not options.time_first:
             model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
         return assemble(

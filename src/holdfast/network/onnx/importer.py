@@ -48,7 +48,7 @@ from holdfast.network.onnx.operators.table import (
     Static,
     run_operator,
 )
-from holdfast.network.onnx.quantised_groups import fuse_quantised_groups
+from holdfast.network.onnx.quantised_groups import INTERNAL, fuse_dynamic_layers, fuse_quantised_groups
 from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
@@ -113,7 +113,10 @@ def import_onnx(
         UnsupportedLayer: operators have no rule; the message names all of them.
         UnreadableFile: the graph is malformed.
     """
-    model = fuse_quantised_groups(inline_functions(model, name), name)
+    model = inline_functions(model, name)
+    if any(node.domain == INTERNAL for node in model.graph.node):
+        raise UnsupportedLayer(f"{name}: the domain {INTERNAL} is reserved.")
+    model = fuse_dynamic_layers(fuse_quantised_groups(model, name))
     opset = max(
         (entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET
     )
@@ -512,6 +515,8 @@ def _is_known_operator(proto: onnx.NodeProto) -> bool:
     Internal operators of the rewriting rules are not allowed in files.
     """
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
+    if proto.domain == INTERNAL:
+        return ours
     if proto.domain == "com.microsoft":
         return ours and proto.op_type in MICROSOFT
     return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)

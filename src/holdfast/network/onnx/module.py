@@ -200,6 +200,10 @@ class OnnxModule(nn.Module):
         super().__init__()
         self.name = name
         self.plan = plan
+        self.is_quantised = any(
+            isinstance(step, Call) and step.node.operator in ("QuantizeLinear", "Requantise")
+            for step in plan.steps
+        )
         self.inputs = inputs
         self.outputs = outputs
         self.constants = nn.Module()

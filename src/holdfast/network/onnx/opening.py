@@ -22,6 +22,7 @@ from holdfast.network.onnx.flat_interface import join_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.outputs import choose_output
+from holdfast.network.onnx.quantised_groups import is_dynamic
 from holdfast.network.onnx.reader import read_onnx
 from holdfast.network.onnx.runtime import OnnxRuntime, session
 from holdfast.network.onnx.sizes import check_sizes
@@ -39,6 +40,12 @@ RELATIVE_TOLERANCE = 1e-4
 ABSOLUTE_TOLERANCE = 1e-5
 
 
+DYNAMIC_NOTE = (
+    "dynamic quantisation: the grids depend on all inputs of a batch, so answers change with the batch; each input is "
+    "measured alone, as in a batch of one"
+)
+
+
 @dataclass(frozen=True)
 class OpenedOnnx:
     """An opened file.
@@ -48,6 +55,7 @@ class OpenedOnnx:
         example: an input of the module.
         vectors: (words, dim), the embedding of a token model; `module` then takes word vectors.
         token_module: the whole token model.
+        dynamic: grids depend on the whole batch, so inputs are evaluated one by one.
         extra_hashes: hashes of parts of the model outside the file: external data, constants, the chosen
             output.
     """
@@ -60,6 +68,7 @@ class OpenedOnnx:
     token_module: nn.Module | None = None
     notes: tuple[str, ...] = field(default=())
     extra_hashes: tuple[str, ...] = field(default=())
+    dynamic: bool = False
     input_tensors: tuple[FlatTensor, ...] = ()
 
 
@@ -237,7 +246,9 @@ def _open_model(
         if port.dtype.is_floating_point:
             example = _example(port)
             check_sizes(module, example, str(path))
-            return OpenedOnnx(module, port.shape, example)
+            dynamic = is_dynamic(model)
+            notes = (DYNAMIC_NOTE,) if dynamic else ()
+            return OpenedOnnx(module, port.shape, example, notes=notes, dynamic=dynamic)
         return _split(model, path, module, port, fixed)
     except UnsupportedLayer as error:
         return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.", batched)
@@ -252,14 +263,15 @@ def _black_box(
     def evaluate(x: "np.ndarray[Any, Any]") -> Any:
         return run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
 
-    module = BlackBox(_row_by_row(evaluate, port) if batched else evaluate, batched=batched)
-    return OpenedOnnx(module, port.shape, _example(port).float(), black_box=True, notes=(note,))
+    dynamic = is_dynamic(model)
+    function = _row_by_row(evaluate) if batched and (dynamic or port.shape[:1] == (1,)) else evaluate
+    module = BlackBox(function, batched=batched)
+    notes = (note, *([DYNAMIC_NOTE] if dynamic else []))
+    return OpenedOnnx(module, port.shape, _example(port).float(), black_box=True, notes=notes)
 
 
-def _row_by_row(evaluate: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
-    """The function, called for each row of a batch if the file has a fixed batch size of one."""
-    if port.shape[:1] != (1,):
-        return evaluate
+def _row_by_row(evaluate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function, called for each row of a batch."""
     return lambda x: np.concatenate([np.asarray(evaluate(row[None])).reshape(1, -1) for row in x])
 
 

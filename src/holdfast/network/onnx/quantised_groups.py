@@ -1,4 +1,5 @@
-"""Layers between DequantizeLinear and QuantizeLinear, as the integer operators that runtimes compute for them.
+"""Layers between DequantizeLinear and QuantizeLinear, as the integer operators that runtimes compute for them; and layers
+behind DynamicQuantizeLinear, as one operator each.
 
 A file in the format QDQ states a layer as DequantizeLinear, Gemm, QuantizeLinear. onnxruntime runs such a group as one
 operator on integers, QGemm. Both are the same function in real arithmetic, if the scale of the bias is the product of
@@ -46,6 +47,66 @@ def fuse_quantised_groups(model: onnx.ModelProto, file: str = "") -> onnx.ModelP
     del graph.node[:]
     graph.node.extend(reversed(kept))
     return fused
+
+
+# Domain of operators that only this module writes.
+INTERNAL = "holdfast.internal"
+_DYNAMIC = {"MatMulInteger": "DynamicProduct", "ConvInteger": "DynamicConvolution"}
+
+
+def fuse_dynamic_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with DynamicQuantizeLinear, MatMulInteger, Cast and Mul as one operator; the given one if it has none.
+
+    x is quantised to (q, s, z); cast(q W) (s s_W) is the layer. Bounds need all of it at once.
+    """
+    makers = {node.output[0]: node for node in model.graph.node if node.op_type == "DynamicQuantizeLinear"}
+    if not makers:
+        return model
+    fused = onnx.ModelProto()
+    fused.CopyFrom(model)
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in fused.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    replaced: dict[str, onnx.NodeProto] = {}
+    for node in fused.graph.node:
+        source = makers.get(node.input[0]) if node.op_type in _DYNAMIC else None
+        if source is None or len(node.input) < 3 or node.input[2] != source.output[2]:
+            continue
+        cast = readers.get(node.output[0], [])
+        last = readers.get(cast[0].output[0], []) if len(cast) == 1 and cast[0].op_type == "Cast" else []
+        if len(last) != 1 or last[0].op_type != "Mul":
+            continue
+        factor = next((name for name in last[0].input if name != cast[0].output[0]), "")
+        product = next((n for n in fused.graph.node if factor in n.output and n.op_type == "Mul"), None)
+        if product is None or source.output[1] not in product.input:
+            continue
+        scale = next(name for name in product.input if name != source.output[1])
+        zero = node.input[3] if len(node.input) > 3 else ""
+        made = helper.make_node(
+            _DYNAMIC[node.op_type],
+            [source.input[0], node.input[1], zero, scale],
+            list(last[0].output),
+            name=node.name,
+            domain=INTERNAL,
+        )
+        made.attribute.extend(node.attribute)
+        replaced[last[0].output[0]] = made
+    nodes = [replaced.get(node.output[0], node) for node in fused.graph.node if node.output]
+    needed = {info.name for info in fused.graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if needed & set(node.output):
+            kept.append(node)
+            needed |= set(node.input) | _read_inside(node)
+    del fused.graph.node[:]
+    fused.graph.node.extend(reversed(kept))
+    return fused
+
+
+def is_dynamic(model: onnx.ModelProto) -> bool:
+    """Whether a grid of the network depends on its input, and so on the other inputs of a batch."""
+    return any(node.op_type.startswith("DynamicQuantize") for node in model.graph.node)
 
 
 def _read_inside(node: onnx.NodeProto) -> set[str]:

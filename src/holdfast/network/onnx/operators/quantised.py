@@ -17,15 +17,17 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from holdfast.network.onnx.operators.convolution import convolution
+from holdfast.network.dynamic_quantisation import dynamic_convolution, dynamic_product
+from holdfast.network.onnx.operators.convolution import KernelWindow, convolution
 from holdfast.network.onnx.operators.table import OnnxNode, operator, rewrite
 
 # Operators of onnxruntime's own domain that its quantisation tool writes.
 MICROSOFT = frozenset(
     {
         *("QGemm", "QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearAveragePool"),
-        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearSigmoid"),
+        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearSigmoid", "DynamicQuantizeLSTM"),
     }
 )
 # Integer types of quantised tensors, with their smallest and largest value.
@@ -241,6 +243,106 @@ class _Pieces:
     ) -> OnnxNode:
         outputs = (self.name(part),) if part else self.node.outputs
         return OnnxNode(operator, self.node.name, inputs, outputs, self.node.opset, attributes)
+
+
+# ---- grids that depend on the data
+
+
+@operator("DynamicProduct")
+def product_on_dynamic_grid(
+    node: OnnxNode, data: Tensor, weight: Tensor, zero: Tensor | None, scale: Tensor
+) -> Tensor:
+    """x on the grid of its own range, times constant integers less their zero point, times their scale."""
+    check_sum_fits(node, weight.shape[0] * LARGEST_BYTE**2)
+    found: Tensor = dynamic_product(data, _centred(node, weight, zero, -1), scale.reshape(-1))
+    return found
+
+
+@operator("DynamicConvolution")
+def convolution_on_dynamic_grid(
+    node: OnnxNode, data: Tensor, weight: Tensor, zero: Tensor | None, scale: Tensor
+) -> Tensor:
+    """The same for a convolution. Padding is zero, which is a point of every such grid."""
+    check_sum_fits(node, math.prod(weight.shape[1:]) * LARGEST_BYTE**2)
+    window = KernelWindow.of(node, weight.shape[2:], data.shape[2:])
+    padded = functional.pad(data, window.pads) if any(window.pads) else data
+    whole = _centred(node, weight, zero, 0)
+    groups = node.integer("group", 1)
+    found: Tensor = dynamic_convolution(
+        padded, whole, scale.reshape(-1), window.stride, window.dilation, groups
+    )
+    return found
+
+
+@operator("DynamicQuantizeLSTM")
+def dynamic_lstm(
+    node: OnnxNode,
+    data: Tensor,
+    weight: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None,
+    lengths: Tensor | None,
+    hidden: Tensor | None,
+    cell: Tensor | None,
+    peepholes: Tensor | None,
+    weight_scale: Tensor,
+    weight_zero: Tensor,
+    recurrence_scale: Tensor,
+    recurrence_zero: Tensor,
+) -> tuple[Tensor, ...]:
+    """data (time, batch, in), weight (directions, in, 4 h), recurrence (directions, h, 4 h), gates i, o, f, c.
+
+    The input of all frames has one grid, the state of each frame its own.
+    """
+    kind = node.text("direction", "forward")
+    if (
+        lengths is not None
+        or peepholes is not None
+        or node.number("clip", 0)
+        or "activations" in node.attributes
+    ):
+        raise node.unsupported_error("an LSTM with lengths, peepholes, clip or other activations")
+    size, batch = recurrence.shape[1], data.shape[1]
+    outputs, lasts, cells = [], [], []
+    for k in range(weight.shape[0]):
+        w, r = (
+            _centred(node, matrix[k], zero[k] if zero.dim() > 1 else zero.reshape(-1)[k], -1)
+            for matrix, zero in ((weight, weight_zero), (recurrence, recurrence_zero))
+        )
+        w_scale, r_scale = (
+            (scale[k] if scale.dim() > 1 else scale.reshape(-1)[k]).reshape(-1)
+            for scale in (weight_scale, recurrence_scale)
+        )
+        gates = dynamic_product(data, w, w_scale)
+        if bias is not None:
+            gates = gates + bias[k][: 4 * size] + bias[k][4 * size :]
+        h = data.new_zeros((batch, size)) if hidden is None else hidden[k]
+        c = data.new_zeros((batch, size)) if cell is None else cell[k]
+        backwards = kind == "reverse" or k == 1
+        frames: list[Tensor] = []
+        order = range(data.shape[0])
+        for t in reversed(order) if backwards else order:
+            i, o, f, new = (gates[t] + dynamic_product(h, r, r_scale)).chunk(4, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(new)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            frames.append(h)
+        outputs.append(torch.stack(frames[::-1] if backwards else frames))
+        lasts.append(h)
+        cells.append(c)
+    return torch.stack(outputs, 1), torch.stack(lasts), torch.stack(cells)
+
+
+def _centred(node: OnnxNode, weight: Tensor, zero: Tensor | None, axis: int) -> Tensor:
+    """Constant integers less their zero point, one number or one for each element along the axis."""
+    if weight.is_floating_point():
+        raise node.unsupported_error("a weight that depends on the input")
+    wide = weight.to(torch.int32)
+    if zero is None:
+        return wide
+    shift = zero.to(torch.int32)
+    if shift.numel() > 1:
+        shift = shift.reshape(-1, *[1] * (weight.dim() - 1 - axis % weight.dim()))
+    return wide - shift
 
 
 # ---- operators that onnxruntime computes from the dequantised numbers
