@@ -45,7 +45,7 @@ CLASSES = {
     "news": ("sport", "business", "us", "health", "sci_tech", "world", "entertainment"),
     "imdb": ("0", "1"),
 }
-EPOCHS = {"trec": 8, "news": 3, "imdb": 2}
+EPOCHS = {"trec": 8, "news": 3, "imdb": 8}
 TRAINED = {"trec": 10**6, "news": 10**6, "imdb": 8000}  # Texts that are trained on at most.
 LONGEST = {"trec": 40, "news": 30, "imdb": 100}  # Words of a text that are read in training and here.
 MOST_BOUNDED = 20  # Texts that are bounded in each way at most, which takes seconds for each.
