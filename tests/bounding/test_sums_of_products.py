@@ -7,6 +7,12 @@ from bounds_zoo import values
 from torch import Tensor, nn
 
 from holdfast.bounding import crown, sums_of_products
+from holdfast.bounding.alpha_beta_crown import concatenate_nodes
+from holdfast.bounding.branching.branching_rule import choose_branching
+from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
+from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph import matrix_blocks
 from holdfast.bounding.graph.graph import Graph, Relaxed, build
 from holdfast.bounding.graph.matrix_blocks import BlockMatrix
@@ -14,6 +20,7 @@ from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.relax import Product
 from holdfast.bounding.sums_of_products import SlopeBlocks, find_sums_of_products
 from holdfast.network import Network
+from holdfast.property import Avoid
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
 
@@ -139,3 +146,26 @@ def test_matrices_of_other_forms_stay_whole(monkeypatch: pytest.MonkeyPatch) -> 
     assert BlockMatrix.of(chain) is None
     monkeypatch.setattr(matrix_blocks, "MIN_SAVING", 8)
     assert BlockMatrix.of(torch.ones(30, 30, dtype=torch.float64)) is None
+
+
+def test_wide_networks_are_split_where_backward_passes_bound_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention over many inputs by ranges; ReLUs behind 9 to 16 inputs by signs; fewer inputs by halves."""
+    monkeypatch.setattr(graphs, "LARGEST_MATRIX", 0)
+    graph, region = attention()
+    assert type(choose_branching(graph, region)) is NonlinearSplit
+    torch.manual_seed(0)
+    found = []
+    for inputs in (8, 9):
+        x = torch.zeros(1, inputs)
+        layers = [nn.Linear(inputs, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2)]
+        graph = build(Network.from_torch(nn.Sequential(*layers).eval()), x)
+        region = Ball(x.double(), torch.tensor([0.2], dtype=torch.float64), torch.inf)
+        found.append(type(choose_branching(graph, region)))
+    assert found == [InputSplit, ActivationSplit]
+    # its intermediate bounds, which come with forms of the inputs, hold
+    rules = Avoid(torch.ones(1, 1, 1, 2, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64))
+    parts = ActivationSplit().start(graph, region, rules)
+    met = [values(graph, x) for x in region.sample(30, RandomStreams.of(range(1), 1))]
+    for point in met:
+        inside = concatenate_nodes(graph, point)
+        assert bool(((parts.lower <= inside + 1e-12) & (inside - 1e-12 <= parts.upper)).all())

@@ -62,6 +62,9 @@ CPU_PAIRS = 216  # Number of pairs of a subproblem and a polytope that are bound
 MAX_GPU_PAIRS = 2**16
 # Float64 values for each element of the graph that are alive while a pair is bounded, for planning memory.
 VALUES_PER_ELEMENT = 64
+# Share of the remaining time for the optimisation of intermediate bounds where none are refined: it bounds all layers again
+# for each layer, which takes a minute for a residual network.
+EARLY_TIGHTENING_TIME_SHARE = 0.2
 REFINEMENT_TIME_SHARE = 0.9  # Share of the remaining time for the refinement of intermediate bounds.
 MAX_FORM_INPUTS = 32  # Most perturbed inputs of a wide network with affine forms at the start.
 # Number of pairs, those with the lowest bounds, for which candidate points of counterexamples are returned.
@@ -255,9 +258,17 @@ class ActivationSplit(Branching[SignSubproblems]):
         lower, upper = split_by_node(graph, parts.lower), split_by_node(graph, parts.upper)
         ends = {node: (lower[node], upper[node]) for node in lower}
         if bool((parts.tight == 0).any()):
-            ends |= tighten_intermediate_bounds(
-                graph, region, self.steps, self.pace, at_once, worth=split_by_node(graph, worth), known=ends
-            )
+            until = time_limit.share_of_remaining(1.0 if self.passes else EARLY_TIGHTENING_TIME_SHARE)
+            with time_limit.within(until):
+                ends |= tighten_intermediate_bounds(
+                    graph,
+                    region,
+                    self.steps,
+                    self.pace,
+                    at_once,
+                    worth=split_by_node(graph, worth),
+                    known=ends,
+                )
         else:
             ends, parts = self._refine_regions(question, parts, ends, split_by_node(graph, worth))
         lower, upper = ({node: both[side] for node, both in ends.items()} for side in (0, 1))
