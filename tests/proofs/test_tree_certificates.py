@@ -22,6 +22,7 @@ import holdfast as hf
 from holdfast.api.methods import default_methods
 from holdfast.api.radius import radius_problems
 from holdfast.certificates.claim import pack_proof
+from holdfast.certificates.comparison import _compare_question
 from holdfast.certificates.writing import Certificate
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -401,3 +402,20 @@ def test_worst_and_reach_of_trees_have_certificates(tmp_path: Path) -> None:
         assert rejected(proof, {**header, "above": header["above"] + 1.0}, arrays, tmp_path)
         wide = {"region/lower": arrays["region/lower"] - 50.0, "region/upper": arrays["region/upper"] + 50.0}
         assert rejected(proof, header, {**arrays, **wide}, tmp_path)
+
+
+def test_a_certificate_about_other_scales_is_not_about_the_question(tmp_path: Path) -> None:
+    """Whoever has model and data compares the region of a certificate with that of the question, scales included."""
+    model, table = estimator("forest")
+    net = hf.Network.from_sklearn(model, columns=hf.Columns.of(table, scales="std"))
+    problems = radius_problems(net, table.iloc[:1], model.predict(table.iloc[:1]))
+    [record] = hf.solve(problems, default_methods(net, "radius", "fast"))
+    one = next(one for one in hf.prove(problems, [record], tmp_path) if one.kind == "proof")
+    assert one.file is not None
+    assert one.model is not None
+    opened_model = Model.read_file(one.model)
+    assert _compare_question(one.file, problems[0], record, opened_model)[0] == "accepted"
+    header, arrays = opened(one.file)
+    for name, factor in (("region/scales", 0.5), ("region/centre", 1.001)):
+        one.file.write_bytes(pack_proof(header, {**arrays, name: arrays[name] * factor}))
+        assert _compare_question(one.file, problems[0], record, opened_model)[0] == "other"

@@ -25,6 +25,7 @@ from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.result import Record
+from holdfast_check.rows import ROW_ARRAYS
 
 
 def compare_with_questions(
@@ -130,6 +131,10 @@ def _holds(arrays: Mapping[str, Any], wanted: Mapping[str, Any], size: int) -> b
         if "region/shares" in some
     ]
     if shares and not (len(shares[0]) == len(shares[1]) and bool((shares[0] >= shares[1]).all())):
+        return False
+    if not all(
+        np.array_equal(arrays[name], np.asarray(wanted[name])) for name in ROW_ARRAYS if name in wanted
+    ):
         return False
     compare = {"region/centre": np.equal, "region/lower": np.less_equal, "region/upper": np.greater_equal}
     return all(
