@@ -334,7 +334,11 @@ class Columns:
 
     @staticmethod
     def from_stored(stored: Any) -> "Columns":
-        """Return the columns that a run stores, as `to_json` made them."""
+        """Return the columns that a run stores.
+
+        Args:
+            stored: the columns and their order, as `to_json` made them.
+        """
         return Columns.from_json(stored["each"]).in_order(stored["order"])
 
     def with_(self, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
