@@ -52,7 +52,7 @@ class ReconstructionError(nn.Module):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", nargs="*", type=int, help="frames that are perturbed; default: all")
-    parser.add_argument("--rounds", type=int, default=6, help="radii tried for each frame at most")
+    parser.add_argument("--rounds", type=int, default=4, help="radii tried for each frame at most")
     parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
@@ -90,7 +90,7 @@ def largest_error(module: nn.Module, x: Tensor, frame: int, radius: float) -> fl
         moved = x.repeat(ATTACK_STARTS, 1, 1)
         moved[:, frame] += away
         error = module(moved)
-        best = max(best, float(error.max()))
+        best = max(best, float(error.detach().max()))
         (slope,) = torch.autograd.grad(error.sum(), away)
         away = (away + radius / 5 * slope.sign()).clamp(-radius, radius)
     return best
