@@ -473,7 +473,7 @@ WALKS = {
             "--limit 2",
             "show run --input 0",
         ),
-        ("film", "good"),
+        ("film", "How many edits may be made"),
     ),
     "audit": Walk(
         "a run folder that somebody sent, its model and its data",
