@@ -480,13 +480,15 @@ def _step_in_turn(
         ]
         while live:
             ongoing = []
-            for method, seen, state in live:
+            for place, (method, seen, state) in enumerate(live):
                 if not len(work.unsettled_rows(stop)):
                     return "finished"
                 if _budget_used_up(work, stop, deadline):
+                    batch.explain_stop([*ongoing, *live[place:]])
                     return "stopped"
                 state = batch.start(method, seen) if state is None else state
                 if state is TOO_LATE:
+                    batch.explain_stop([*ongoing, *live[place:]])
                     return "stopped"
                 state = batch.step(method, seen, state)
                 if state is not None:
@@ -518,6 +520,16 @@ class _OpenRows:
         state = _step_method(self.work, seen, self.rows, method, state, self.seed)
         self.tell(self.work.improved_records(), method.name)
         return state
+
+    def explain_stop(self, unfinished: Sequence[tuple[Method[Any], Problem, Any]]) -> None:
+        """Note with the open rows why the time was too short for these methods, which have a state or None."""
+        if time.monotonic() < self.deadline:
+            return
+        rows = self.work.unsettled_rows(self.stop).tolist()
+        for method, _, state in unfinished:
+            reason = UNEXAMINED if state is None else method.explain_interruption(state)
+            if reason and (method.needs_graph or state is not None):
+                _note_fallback(self.work, f"{method.name}: {reason}", rows)
 
 
 def _run_openings(batch: _OpenRows, methods: Sequence[Method[Any]]) -> dict[int, Any] | None:

@@ -174,8 +174,8 @@ class Method(ABC, Generic[State]):
         return None
 
     def explain_interruption(self, state: State) -> str:
-        """Why the time was too short, for the record, if a step from this state is interrupted; empty: nothing to
-        say.
+        """Why the time was too short, for the record, if a step from this state is interrupted or the budget ends
+        before it; empty: nothing to say.
         """
         return ""
 

@@ -24,6 +24,10 @@ def test_a_convolution_and_a_recurrent_network() -> None:
     assert re.fullmatch(
         r"quadratic models with optimised coefficients \(\d+ MiB an input\)", lstm["tier tight"][0]
     )
+    assert re.fullmatch(
+        re.escape(PLANES) + r"; intermediate bounds: affine forms with \d+ noise symbols and backward passes",
+        lstm["radius, worst; tier fast"][0],
+    )
     assert lstm["norm 0 (changed units)"][0] == PLANES
     assert lstm["verify, reach; more move"] == (FORMS, "input splitting")
     assert lstm["tier split"][1] == RANGES

@@ -21,6 +21,7 @@ from holdfast.bounding.influence import find_influence
 from holdfast.bounding.reduced_forms import ReducedForms, consumer_first_order, live_values
 from holdfast.bounding.relax import Product, Relaxation, SigmoidTanh, SigmoidTimes
 from holdfast.bounding.zonotope import FACTORS, Form, Forms, _product_band
+from holdfast.certify import certify
 from holdfast.network import Network
 from holdfast.region import Box, Region
 from sizes import count, full_only
@@ -419,6 +420,20 @@ def test_a_budget_that_ends_early_keeps_what_forms_proved(
     tight = isinstance(method, hf.certify.Tighten)
     assert ("were not begun" in early.note) == tight
     assert "were not begun" not in whole.note
+
+
+def test_deep_stacks_try_a_smaller_radius_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last frame of a stack of k LSTM layers is followed by 2 k activations."""
+    monkeypatch.setattr(first_bounds, "WALK_SHARE", 0.0)
+    x, last = torch.zeros((1, 3, 3)), torch.tensor([[False, False, True]])
+    shares = []
+    for layers in (1, 2, 6):
+        net = hf.Network.from_torch(stack(nn.LSTM, 3, layers)[0].float())
+        family = hf.region.Frames(x, torch.zeros(1).double(), torch.inf, net.domain, mask=last)
+        problem = hf.Problem(net, family, hf.Robustness(torch.tensor([0])), "radius", (hf.result.Key(0),))
+        shares.append(float(certify._first_radius_share(problem)))
+    assert shares[0] == pytest.approx(2 * shares[1])
+    assert shares[1] == pytest.approx(9 * shares[2])
 
 
 def test_forms_over_one_box_agree_with_all_noise_symbols() -> None:

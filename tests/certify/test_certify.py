@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from holdfast.bounding.relax import base as relaxations
 from holdfast.certify import Certify, certify
 from holdfast.certify.certify import (
     NO_PASS_ENDED,
+    NO_RADIUS_CERTIFIED,
     SEARCH_STATE_KEY,
     KnownBounds,
     RadiusSearch,
@@ -481,6 +482,9 @@ def test_a_search_without_time_for_one_radius_says_so(monkeypatch: pytest.Monkey
         after, claims = method.step(problem, state)
     assert claims.fallback == NO_PASS_ENDED
     assert after is not None
+    failed = replace(state, round=torch.ones_like(state.round))
+    assert method.explain_interruption(failed) == NO_RADIUS_CERTIFIED
+    assert method.explain_interruption(replace(failed, low=failed.linear)) == ""
     _, claims = method.step(problem, after)
     assert not claims.fallback
     assert claims.proved is not None

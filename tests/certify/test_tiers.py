@@ -4,6 +4,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from clocks import TestClock
 from holdfast import memory_budget, time_limit
 from holdfast.api.radius import default_methods, radius_problems
 from holdfast.certify.phase import Phase
-from holdfast.certify.quadratic_training import CoefficientTraining, quadratic_of
-from holdfast.certify.tight_tier import TightState
+from holdfast.certify.quadratic_training import CoefficientTraining, InitialCoefficients, quadratic_of
+from holdfast.certify.tight_tier import TIME_ENDED_EARLY, TightState
+from holdfast.method import Claims
 from holdfast.question import Question
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames
@@ -175,9 +177,51 @@ def test_tiers_are_chosen_by_name(still_clock: TestClock, monkeypatch: pytest.Mo
     assert hf.radius(net, x, y, arithmetic="executed")[0].lower.evidence.dtype == "torch.float32"
 
 
+@pytest.mark.parametrize(
+    ("method", "steps", "reason"),
+    [
+        (hf.certify.Tighten(), 0, "the budget ended before it began"),
+        (hf.certify.Tighten(), 1, TIME_ENDED_EARLY),
+        (hf.certify.Split(), 1, TIME_ENDED_EARLY),
+        (hf.certify.Tighten(), None, "first bounds by second-order models were complete"),
+    ],
+)
+def test_a_record_says_what_the_time_was_too_short_for(
+    method: hf.Method[Any],
+    steps: int | None,
+    reason: str,
+    still_clock: TestClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time ends after `steps` steps (None: after the first phase), before the next one."""
+    done = []
+
+    @dataclass(frozen=True)
+    class UsesUpTime(hf.attacks.PGD):
+        def step(self, problem: hf.Problem, state: Any) -> Any:
+            if len(done) >= (10**9 if steps is None else steps):
+                still_clock.advance(100.0)
+            return state, Claims()
+
+    kind, step = type(method), type(method).step
+
+    def counted(own: Any, problem: hf.Problem, state: Any) -> Any:
+        after, claims = step(own, problem, state)
+        done.append(after)
+        if steps is None and isinstance(after.phase, InitialCoefficients):
+            still_clock.advance(100.0)
+        return after, claims
+
+    monkeypatch.setattr(kind, "step", counted)
+    net, x, y = asked(Reader(nn.LSTM), (3, 3), count=1)
+    [bracket] = hf.radius(net, x, y, methods=[UsesUpTime(), method], stop=hf.Stop(seconds=50))
+    assert reason in bracket.note
+    assert (bracket.lower.value > 0) == (steps != 0)
+
+
 def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the deviation of a curve computed as zero, proofs would reach beyond an attack, and that is an error."""
-    from holdfast.bounding import quadratic_models as quadratic
+    from holdfast.bounding import quadratic_algebra as quadratic
 
     net, x, y = asked(Reader(nn.RNN), (4, 3))
     monkeypatch.setattr(

@@ -19,6 +19,7 @@ from holdfast.bounding.branching.branching_rule import (
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
+from holdfast.bounding.first_bounds import describe_forms
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify.quadratic_training import no_models, quadratic_of
@@ -61,7 +62,7 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
         return []
     models = _models(ball)
     found = [
-        BoundingChoice("radius, worst; tier fast", PLANES),
+        BoundingChoice("radius, worst; tier fast", _first(ball)),
         BoundingChoice("tier tight", _tight(ball, models)),
     ]
     cut = choose_branching(graph, ball.family.at(1.0), models=models is not None)
@@ -95,6 +96,12 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
             )
         )
     return [*found, BoundingChoice("risk: steepness", "gradient intervals", "shells")]
+
+
+def _first(ball: Problem) -> str:
+    """The bounds of tier fast, with the source of its intermediate bounds where all inputs may vary."""
+    forms = describe_forms(graph_of(ball), ball.family.at(1.0))
+    return f"{PLANES}; intermediate bounds: {forms}" if forms else PLANES
 
 
 def _models(ball: Problem) -> str | None:

@@ -198,6 +198,9 @@ class Split(Method[SplitState]):
             state, training=training, frontier=None, push=none + FIRST_STEP[problem.goal], bounded=none
         ), claims
 
+    def explain_interruption(self, state: SplitState) -> str:
+        return "" if state.attempted else self._tighten.explain_interruption(state.training)
+
     def _step_training(self, problem: Problem, state: SplitState) -> tuple[SplitState | None, Claims]:
         """Run `Tighten` for its share of the time, and begin the first attempt afterwards."""
         shared = not state.attempted and isinstance(

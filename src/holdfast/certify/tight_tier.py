@@ -29,7 +29,7 @@ from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of
 from holdfast.bounding.pass_cost import least_pass_seconds
 from holdfast.bounding.quadratic_models import ParabolaCoefficients
-from holdfast.certify.certify import NO_PASS_ENDED, Certify, RadiusSearch
+from holdfast.certify.certify import Certify, RadiusSearch
 from holdfast.certify.joint_relaxation import JointRelaxation
 from holdfast.certify.phase import Phase, PhaseStep
 from holdfast.certify.quadratic_training import (
@@ -186,14 +186,22 @@ class Tighten(Method[TightState]):
             notes += self._omissions(problem, phase)
             after = self.begin_next_phase(problem, after)
         elif isinstance(phase, ClosedFormBounds) and time_limit.has_expired():
-            notes.append(TIME_ENDED_EARLY)
+            notes.append(self.explain_interruption(after))
         claims = found.claims or Claims(proved=found.low, assumptions=ASSUMPTIONS, checks=CHECKS)
         obstacle = self._obstacle(problem, state, after, finished=found.finished)
         return after, replace(claims, obstacle=obstacle, fallback="; ".join(notes))
 
     def explain_interruption(self, state: TightState) -> str:
-        nothing = bool(((state.low == 0) | (state.low == -torch.inf)).all())
-        return NO_PASS_ENDED if nothing and isinstance(state.phase, ClosedFormBounds) else ""
+        phase = state.phase
+        if isinstance(phase, ClosedFormBounds):
+            nothing = bool(((state.low == 0) | (state.low == -torch.inf)).all())
+            return Certify().explain_interruption(phase.search) if nothing else TIME_ENDED_EARLY
+        if isinstance(phase, TrainedLinearBounds | InitialCoefficients) and phase.trial.round == 0:
+            kind = (
+                "trained linear bounds" if isinstance(phase, TrainedLinearBounds) else "second-order models"
+            )
+            return f"the time ended before the first bounds by {kind} were complete; what was proved before is kept"
+        return ""
 
     def begin_next_phase(self, problem: Problem, state: TightState) -> TightState:
         """Return the state at the beginning of the phase that follows the current one, whether or not that is
