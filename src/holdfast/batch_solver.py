@@ -479,7 +479,7 @@ def _step_in_turn(
             if work.unfit[method.name] is None and states.get(id(method), method) is not None
         ]
         while live:
-            ongoing = []
+            ongoing: list[tuple[Method[Any], Problem, Any]] = []
             for place, (method, seen, state) in enumerate(live):
                 if not len(work.unsettled_rows(stop)):
                     return "finished"
