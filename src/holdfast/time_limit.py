@@ -14,7 +14,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+ITEMS_PER_CHECK = 4096  # Small items after which `checked` checks the clock; chosen by hand.
 ROWS_PER_CHECK = 8  # Rows after which a long step checks the clock; chosen by hand.
 
 # Seconds after the deadline for work that checks it, such as one last proof with the trained coefficients;
@@ -67,6 +68,14 @@ def raise_if_expired() -> None:
     """Raise Expired if the deadline has passed and the work was called by `in_time`."""
     if _spared.get() and time.monotonic() >= deadline() + GRACE:
         raise Expired
+
+
+def checked(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items; at the first of every ITEMS_PER_CHECK of them the deadline is checked."""
+    for place, item in enumerate(items):
+        if place % ITEMS_PER_CHECK == 0:
+            raise_if_expired()
+        yield item
 
 
 def in_time(work: Callable[[], T], otherwise: T) -> T:

@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import json
+import math
 import re
 import signal
 import time
@@ -18,9 +19,12 @@ from cli_workshop import Ask
 from onnx import TensorProto, helper, numpy_helper
 
 import holdfast as hf
+from clocks import TestClock
+from holdfast import time_limit
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.store import Store
 from holdfast.verification import BranchAndBound, verdict, vnnlib
+from holdfast.verification.verify import UNREAD
 from holdfast_check import check
 
 SQUARE = (
@@ -155,6 +159,58 @@ def test_a_list_becomes_a_table_and_a_run(small: Path, ask: Ask) -> None:
     changed = ask("resume", "run")
     assert changed.code == 2
     assert "the specification is not what this run was begun with" in changed.err
+
+
+@pytest.fixture
+def slow_reader(monkeypatch: pytest.MonkeyPatch, still_clock: TestClock) -> None:
+    """A millisecond for every token of a property."""
+    read = vnnlib.SpecReader.read_token
+
+    def slow(reader: vnnlib.SpecReader, token: str, line: int) -> None:
+        still_clock.advance(0.001)
+        read(reader, token, line)
+
+    monkeypatch.setattr(vnnlib.SpecReader, "read_token", slow)
+    monkeypatch.setattr(time_limit, "ITEMS_PER_CHECK", 100)
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_a_budget_that_ends_while_the_property_is_read(small: Path, ask: Ask) -> None:
+    text = SQUARE + "(assert (<= X_0 1))\n" * 2000  # 8 seconds; not the question that is asked below
+    (small / "large.vnnlib").write_text(text + "(assert (>= Y_0 2.1))\n")
+    arguments = "verify", "small.onnx", "large.vnnlib", "--executor", "here", "--seconds"
+    for option in ((), ("--out", "run")):
+        began = time.monotonic()
+        said = ask(*arguments, "2", *option)
+        assert (said.code, said.out.splitlines()[:2]) == (0, ["timeout", f"; {UNREAD}"]), said
+        assert 2 <= time.monotonic() - began <= 3
+    with Store.open("run") as store:
+        (record,) = store.records()
+    assert (record.status, record.bracket.note, record.bracket.lower.value) == ("stopped", UNREAD, -math.inf)
+    assert ask("resume", "run").out.startswith(f"timeout\n; {UNREAD}\n")
+    assert ask("resume", "run", "--seconds", "1000").out.startswith("unsat\n; proved")
+    began = time.monotonic()
+    assert ask(*arguments, "9").out.startswith("unsat\n; proved")
+    assert 8 <= time.monotonic() - began <= 9  # It was read once.
+    assert ask("resume", "run", "--seconds", "1").out.startswith("unsat\n")  # What was proved stays.
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_instances_whose_property_is_not_read_in_time_stop_no_others(small: Path, ask: Ask) -> None:
+    (small / "large.vnnlib").write_text(SQUARE + "(assert (<= X_0 1))\n" * 2000 + "(assert (>= Y_0 3))\n")
+    large, others = "small.onnx,large.vnnlib,2", ("small.onnx,sat.vnnlib,20", "small.onnx,unsat.vnnlib,20")
+    for place in (0, 1):  # The network of the run is that of the first instance.
+        instances(small, *others[:place], large, *others[place:])
+        said = ask("verify", ".", "--executor", "here", "--out", f"run{place}")
+        assert said.code == 0, said
+        (spent,) = re.findall(f"small large: timeout ([0-9.]+) s  {UNREAD}", said.out)
+        assert 2 <= float(spent) <= 3
+        assert "2 of 3 solved" in said.out
+        with Store.open(f"run{place}") as store:
+            statuses = [record.status for record in sorted(store.records(), key=lambda r: r.key.index)]
+        assert [status == "stopped" for status in statuses] == [k == place for k in range(3)]
+        later = ask("resume", f"run{place}", "--seconds", "1000")
+        assert "3 of 3 solved" in later.out
 
 
 def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast import batch
+from clocks import TestClock
+from holdfast import batch, time_limit
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.subproblem_queue import Branching, CandidatePoints
@@ -25,11 +26,11 @@ from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 from holdfast.replay import replay
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
-from holdfast.verification import BranchAndBound, read_instances, read_key, search
+from holdfast.verification import BranchAndBound, read_instances, read_key, search, vnnlib
 from holdfast.verification.search import as_polytopes, problem_box, search_weakest
 from holdfast.verification.specification import problem_of
-from holdfast.verification.verify import Verdict, verdict, verify
-from holdfast.verification.vnnlib import Spec, parse, read_vnnlib
+from holdfast.verification.verify import UNREAD, Verdict, verdict, verify
+from holdfast.verification.vnnlib import Spec, SpecReader, parse, read_vnnlib
 from sizes import count, some
 
 METHODS = [InputSplit(batch=64), ActivationSplit(batch=32)]
@@ -712,3 +713,52 @@ def test_a_black_box_is_searched_again_and_again() -> None:
     found = verify(net, spec([0.0, 0.0], [1.0, 1.0], 1, "(<= Y_0 0.0)"))
     assert found.answer == "sat"
     assert len([count for count in calls if count > 1000]) > 1
+
+
+BOX = "(declare-const X_0 Real)(assert (>= X_0 0))(declare-const Y_0 Real)(assert (<= Y_0 -1))\n"
+FIRST = BOX + "(assert (<= X_0 1))\n" * 2000
+SECOND = (
+    "(vnnlib-version <2.0>)(declare-network f (declare-input X float32 [1,1]) (declare-output Y float32 [1,1]))\n"
+    "(assert (>= X[0,0] 0))(assert (<= Y[0,0] -1))\n" + "(assert (<= X[0,0] 1))\n" * 2000
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "step"),
+    [
+        (FIRST, (SpecReader, "read_token"), 0.001),
+        (SECOND, (SpecReader, "read_token"), 0.001),
+        (FIRST, (vnnlib._Alternative, "take"), 0.004),
+    ],
+)
+def test_reading_a_property_ends_with_the_budget(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    still_clock: TestClock,
+    text: str,
+    where: tuple[type, str],
+    step: float,
+) -> None:
+    """The first two read more than 6 s of tokens; the third spends 8 s on the conditions that were read."""
+    work = getattr(*where)
+
+    def slow(*arguments: Any) -> Any:
+        still_clock.advance(step)
+        return work(*arguments)
+
+    monkeypatch.setattr(*where, slow)
+    monkeypatch.setattr(time_limit, "ITEMS_PER_CHECK", 100)
+    file, net = tmp_path / "large.vnnlib", perceptron(0, 1, 4, 1)
+    file.write_text(text)
+    for budget in (0.001, 2.0):
+        for ask in (hf.verify, verify):
+            before = time.monotonic()
+            found = ask(net, file, stop=hf.Stop(seconds=budget))
+            assert (found.answer, found.note, found.evidence) == ("timeout", UNREAD, None)
+            assert (found.least, found.lowest, found.nodes) == (-math.inf, math.inf, 0)
+            assert budget <= found.seconds <= time.monotonic() - before <= budget + 1
+    before = time.monotonic()
+    assert len(read_vnnlib(file).cases) == 1  # Without a budget everything is read.
+    assert time.monotonic() - before > 6
+    with time_limit.within(time.monotonic() + 2.0):
+        assert len(read_vnnlib(file).cases) == 1  # Nobody said that it can do without the property.

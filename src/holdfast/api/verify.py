@@ -33,8 +33,9 @@ from holdfast.verification.combined_network import open_declared
 from holdfast.verification.declared_networks import DeclaredNetwork
 from holdfast.verification.ranges import ranges_of
 from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
+from holdfast.verification.verify import read_in_time, unread_verdict
 from holdfast.verification.verify import verify as answer_specification
-from holdfast.verification.vnnlib import Spec, read_vnnlib
+from holdfast.verification.vnnlib import Spec
 
 
 @explain_arguments(
@@ -61,7 +62,8 @@ def verify(
             inputs or outputs, or with inner values, is given as the path of its file.
         spec: the path of a VNN-LIB file, or the specification that `holdfast.verification.vnnlib.read_vnnlib`
             returns.
-        stop: when to stop: hf.Stop(seconds=...), or a number of seconds; the answer is then "timeout".
+        stop: when to stop: hf.Stop(seconds=...), or a number of seconds; the answer is then "timeout". Reading
+            the property counts.
             Without it the search ends when the question is settled, which may be never.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
@@ -84,7 +86,9 @@ def verify(
         )
     if isinstance(judges, Network) or not all(isinstance(judge, Network) for judge in judges):
         raise BadInput("judges: expected a list of hf.Network.")
-    asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
+    asked = read_in_time(spec, limit)
+    if asked is None:
+        return verification_of(unread_verdict(limit))
     networks = _networks_for(asked, net)
     with progress_display(progress, "verify") as report:
         verdict = answer_specification(

@@ -37,15 +37,19 @@ LATE = 3.0
 class Instances:
     """A worker for instances: it reads models and properties, and caches the last of each.
 
-    errors: why the files of an instance cannot be read. nobody: instances whose input constraints no input
-    satisfies.
+    seconds: the budget of each instance; None: the one of its list. errors: why the files of an instance cannot
+    be read. nobody: instances whose input constraints no input satisfies. spent: seconds for reading the
+    property of an instance, which belong to its budget. unread: instances whose budget ended meanwhile.
     """
 
     network: ModelOptions
     every: "list[Instance]"
     seed: int = 0
+    seconds: float | None = None
     errors: dict[int, str] = field(default_factory=dict)
     nobody: set[int] = field(default_factory=set)
+    spent: dict[int, float] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
     last: "tuple[tuple[Path, Path | None], Network, tuple[Network, ...]] | None" = None
     parsed: "tuple[Path, Spec] | None" = None  # The last property that was read: parsing can take a minute.
 
@@ -75,17 +79,59 @@ class Instances:
             self.parsed = file, read_vnnlib(file)
         return self.parsed[1]
 
+    def budget(self, place: int) -> float:
+        """Seconds for an instance, reading its property included."""
+        seconds = self.every[place].seconds if self.seconds is None else self.seconds
+        return math.inf if seconds is None else seconds
+
+    def spec_in_time(self, place: int) -> "Spec | None":
+        """The property of an instance; None if its budget ended while it was read."""
+        from holdfast import time_limit
+
+        if place in self.unread:
+            return None
+        began = time.monotonic()
+        before = self.spent.get(place, 0.0)
+        with time_limit.within(began + self.budget(place) - before):
+            found = time_limit.in_time(lambda: self.spec(place), None)
+        self.spent[place] = before + time.monotonic() - began
+        if found is None:
+            self.unread.add(place)
+        return found
+
+    def read_for_question(self, place: int) -> "tuple[Network, Spec | None]":
+        """The network of an instance, and its property if its budget suffices for reading it.
+
+        Without the property the network is the one in the file, which plain properties of VNN-LIB 1 are about.
+        """
+        from holdfast.commands.reading.model import load_network
+        from holdfast.verification.verify import UNREAD
+
+        if self.spec_in_time(place) is None:
+            instance = self.every[place]
+            try:
+                return load_network(self.network, None if instance.typed else instance.model), None
+            except HoldfastError as error:
+                raise type(error)(
+                    f"{instance.spec}: {UNREAD}. Without it the network cannot be opened: {error}"
+                ) from error
+        net, _, spec = self.read_instance(place)
+        return net, spec
+
     def keys(self, place: int) -> "tuple[Key, ...]":
         """The keys of the cases of an instance.
 
-        Empty if no input satisfies its constraints, or if its file cannot be read; both are recorded.
+        Empty if no input satisfies its constraints, or if its file cannot be read, or not in time; all three are
+        recorded.
         """
-
         try:
-            cases = len(self.spec(place).cases)
+            spec = self.spec_in_time(place)
         except HoldfastError as error:
             self.errors[place] = str(error)
             return ()
+        if spec is None:
+            return ()
+        cases = len(spec.cases)
         if not cases:
             self.nobody.add(place)
         return tuple(Key(place, case) for case in range(cases))
@@ -126,7 +172,8 @@ class Instances:
         with time_limit.within(until):
             records = time_limit.interrupt_late(search, nothing, LATE)
         if not records:  # Interrupted: the records reported before are the answer.
-            kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
+            unread = self.parsed is None or self.parsed[0] != self.every[place].spec
+            kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys, unread=unread)]
             records = [
                 record if record.status in DONE else replace(record, status="stopped") for record in kept
             ]
@@ -134,9 +181,15 @@ class Instances:
             tuple(records), interrupted=any(record.status == "interrupted" for record in records)
         )
 
-    def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
+    def unread_record(self, place: int) -> "Record":
+        """The record of an instance with an unknown number of cases; it is about the first of them."""
+        (blank,) = self.unknown([Key(place, 0)], unread=True)
+        return replace(blank, seconds=self.spent[place])
 
-        nothing = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf))
+    def unknown(self, keys: "Sequence[Key]", *, unread: bool = False) -> "list[Record]":
+        from holdfast.verification.verify import UNREAD
+
+        nothing = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf), note=UNREAD if unread else "")
         return [Record(key, nothing, "stopped", 0.0, 0, goal="worst") for key in keys]
 
     def question(self, key: "Key") -> str:
@@ -186,20 +239,20 @@ class Verify(Command):
         from holdfast.solver import Stop
         from holdfast.verification.instances import read_key
 
-        asked, stop = Instances(self.network, self._instances(), self.seed), Stop(seconds=self.seconds)
+        asked, stop = self._asked(), Stop(seconds=self.seconds)
         if self.key is not None:
             read_key(self.key)
         wrong: HoldfastError | None = None
         for place in range(len(asked.every)):
             try:
-                net, _, spec = asked.read_instance(place)
+                net, spec = asked.read_for_question(place)
                 break
             except HoldfastError as error:
                 wrong = wrong or error
         else:
             assert wrong is not None
             raise wrong  # None of the instances can be read.
-        if self.names is not None:
+        if self.names is not None and spec is not None:
             check_names(read_names(self.names), spec.inputs, spec.outputs, self.names)
         hashes = {
             path: _hash(path)
@@ -209,6 +262,9 @@ class Verify(Command):
         content = [[*i.name, *(hashes[path] for path in i.files if path in hashes)] for i in asked.every]
         question = question_of(self, net, None, Request(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
+
+    def _asked(self) -> Instances:
+        return Instances(self.network, self._instances(), self.seed, self.seconds)
 
     def _instances(self) -> "list[Instance]":
         from holdfast.verification.instances import Instance, read_instances
@@ -283,10 +339,14 @@ class Verify(Command):
             if keys:  # The property of this instance is the one that was read last.
                 keep_property_claims(store, place, asked.spec(place), asked.every[place], names)
             total += len(keys)
-            own = asked.every[place].seconds if self.seconds is None else self.seconds
-            limits = [seconds for seconds in (own, built.stop.each) if seconds is not None]
+            if place in asked.unread:
+                total += 1
+                if not found:
+                    store.write([asked.unread_record(place)])
+            each = math.inf if built.stop.each is None else built.stop.each
+            left = max(0.0, min(asked.budget(place), each) - asked.spent.get(place, 0.0))
             if keys and not (found and all(r.status in DONE for r in found)):
-                units.append(Unit(keys, min(limits, default=math.inf), whole=True))
+                units.append(Unit(keys, left, whole=True))
         if self.spec is not None and asked.errors:
             raise BadInput(asked.errors[0])
         dealer = Scheduler(
@@ -348,10 +408,7 @@ class Verify(Command):
         return lines
 
     def exit_code(self, store: "Store") -> int:
-        return int(
-            self.key is not None
-            and any(line.wrong for line in self.lines(store, Instances(self.network, self._instances())))
-        )
+        return int(self.key is not None and any(line.wrong for line in self.lines(store, self._asked())))
 
 
 def _hash(path: Path) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from holdfast import time_limit
+
 if TYPE_CHECKING:
     from holdfast.verification.vnnlib import Atom, IntervalEnd
 
@@ -118,7 +120,7 @@ def _collect(
     differences: dict[tuple[int, int], _Difference] = {}
     lows: dict[int, IntervalEnd] = {}
     highs: dict[int, IntervalEnd] = {}
-    for atom in atoms:
+    for atom in time_limit.checked(atoms):
         if any(kind != "X" for kind, _ in atom.factors) or len(atom.factors) > 2 or not atom.factors:
             continue
         (first, *others) = sorted(((number, f) for (_, number), f in atom.factors.items()), reverse=True)

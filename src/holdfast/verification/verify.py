@@ -6,6 +6,7 @@ for all cases give unsat.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from holdfast import time_limit
 from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method
@@ -32,6 +34,7 @@ from holdfast.verification.specification import problem_of
 from holdfast.verification.vnnlib import Spec, read_vnnlib
 
 Answer = Literal["sat", "unsat", "unknown", "timeout"]
+UNREAD = "the budget ended while the property was read: give more seconds"
 TOUCHES = (
     "the outputs at the counterexample are forbidden by less than float64 rounding; "
     "a proof excludes them in real arithmetic"
@@ -85,7 +88,7 @@ def verify(
     Args:
         net: the network; for a property of several networks, by the names that it declares.
         spec: a VNN-LIB file, or the result of `read_vnnlib`.
-        stop: `stop.seconds` ends the search with `timeout`. Without it the search ends when the question is
+        stop: `stop.seconds`, from the call on, ends reading and search with `timeout`. Without it the search ends when the question is
             decided, which may be never.
         methods: InputSplit or ActivationSplit select how branch and bound splits (default: inputs where few
             of them vary). Other methods are used as given.
@@ -93,12 +96,30 @@ def verify(
         store: keeps one record for each case and finds it again.
     """
     limit = stop or Stop()
+    limit = limit.begin() if limit.began is None else limit
     if limit.queries is not None or limit.gap:
         raise BadInput("verify stops after seconds only: leave queries and gap out of stop.")
-    asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
+    asked = read_in_time(spec, limit)
+    if asked is None:
+        return unread_verdict(limit)
     nets = [combine_networks(asked, match_networks(asked, one)) for one in (net, *judges)]
     records = answer_instance(nets, asked, limit, methods, seed=seed, store=store, progress=progress)
     return verdict(records, nets[0], cases=len(asked.cases), spec=asked)
+
+
+def read_in_time(spec: Spec | str | Path, limit: Stop | None) -> Spec | None:
+    """The property; None if it is a file and the budget ends while it is read."""
+    if isinstance(spec, Spec):
+        return spec
+    left = None if limit is None else limit.remaining_seconds()
+    with time_limit.within(math.inf if left is None else time.monotonic() + left):
+        return time_limit.in_time(lambda: read_vnnlib(spec), None)
+
+
+def unread_verdict(limit: Stop | None) -> Verdict:
+    """The answer if the budget ended while the property was read: nothing was bounded."""
+    spent = 0.0 if limit is None or limit.began is None else time.monotonic() - limit.began
+    return Verdict("timeout", None, None, -math.inf, math.inf, 0, spent, None, UNREAD)
 
 
 def answer_instance(
@@ -185,7 +206,8 @@ def verdict(
     elif lower.value > 0 and complete:
         answer, evidence, note = "unsat", lower.evidence, ""
     elif any(record.status == "stopped" for record in records):
-        answer, note = "timeout", ""
+        unread = any(record.bracket.note == UNREAD for record in records)
+        answer, note = "timeout", UNREAD if unread else ""
     outputs = (
         net(witness[None])[0].double().flatten().cpu() if net is not None and witness is not None else None
     )

@@ -7,7 +7,7 @@ so that it too belongs to a polytope. Numbers are kept as written (fractions), s
 counterexample is checked without rounding. Numbers that float64 cannot represent are rounded so that proofs
 cover them (`Spec.box`, `Spec.rules`), or their error is added to the proof (`Spec.factor_error`). The file is
 read once from left to right and each bracket is evaluated when it closes, so no nesting depth can exhaust the
-stack.
+stack. Within `time_limit.in_time` reading ends at the deadline.
 
 The format: https://www.vnnlib.org.
 """
@@ -25,6 +25,7 @@ from typing import ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from holdfast import time_limit
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import read_unpacked
 from holdfast.memory_budget import available_bytes, format_bytes
@@ -331,7 +332,7 @@ def tokens_of(text: str, pattern: re.Pattern[str] = TOKEN) -> Iterator[Token]:
     """Yield tokens with their line numbers, without comments."""
     line = 1
     # An iterator: a list of all tokens would need many times the size of the file.
-    for found in pattern.finditer(text):
+    for found in time_limit.checked(pattern.finditer(text)):
         token = found[0]
         if token == "\n":
             line += 1
@@ -707,7 +708,7 @@ class SpecReader:
         common = _Alternative(self, [None] * inputs, [None] * inputs, [], related)
         if related is not None:
             common.lower, common.upper = list(related.lower), list(related.upper)
-        possible = all(common.take(atom) for atom in common_atoms)
+        possible = all(common.take(atom) for atom in time_limit.checked(common_atoms))
         checks = tuple(common.check_substitution(common_atoms)) if possible else ()
         choices = [formula for formula in self.asserted if len(formula) != 1]
         lenient = self.empty_boxes or (
@@ -724,6 +725,7 @@ class SpecReader:
             one = _Alternative(
                 self, list(common.lower), list(common.upper), list(common.rows), related, lenient=lenient
             )
+            time_limit.raise_if_expired()
             if not all(one.take(atom) for atom in atoms):
                 continue
             ends += searched * one.own

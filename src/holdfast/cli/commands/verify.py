@@ -51,12 +51,14 @@ class VerifyView(CommandView[Verify]):
         from holdfast.verification import verdict
 
         if command.spec is not None:
-            cases = len(built.extra.keys(0))
+            spec = built.extra.spec_in_time(0)
+            cases = None if spec is None else len(spec.cases)
             try:
-                found = verdict(store.records(), built.net, cases=cases, spec=built.extra.spec(0))
+                net = None if spec is None else built.net
+                found = verdict(store.records(), net, cases=cases, spec=spec)
             except NotAnswered:  # The outputs at the counterexample are not known; the records are complete.
                 found = verdict(store.records(), cases=cases)
-            for text in competition(found, built.net, built.extra.last[2]):
+            for text in competition(found, built.net, () if spec is None else built.extra.last[2]):
                 print(text)
             print(f"; {printable(describe_question(built.question), None)}")
             return
