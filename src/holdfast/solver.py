@@ -148,6 +148,7 @@ def ask(
     with time_limit.within(until + time_limit.PREPARATION):
         prepared = time_limit.interrupt_late(prepare, None)
     if prepared is None:
+        time_limit.raise_if_expired()  # The budget is the one of a caller that can do without the result.
         names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
         raise BadInput(
             f"{names}: the model was not evaluated on two inputs, traced and hashed within "

@@ -22,6 +22,7 @@ import holdfast as hf
 from clocks import TestClock
 from holdfast import time_limit
 from holdfast.bounding.branching.input_split import InputSplit
+from holdfast.problem import Problem
 from holdfast.store import Store
 from holdfast.verification import BranchAndBound, verdict, vnnlib
 from holdfast.verification.verify import UNREAD
@@ -193,6 +194,18 @@ def test_a_budget_that_ends_while_the_property_is_read(small: Path, ask: Ask) ->
     assert ask(*arguments, "9").out.startswith("unsat\n; proved")
     assert 8 <= time.monotonic() - began <= 9  # It was read once.
     assert ask("resume", "run", "--seconds", "1").out.startswith("unsat\n")  # What was proved stays.
+
+
+def test_a_budget_that_ends_while_the_search_is_prepared(
+    small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, still_clock: TestClock
+) -> None:
+    def slow(_: Problem) -> None:
+        still_clock.advance(10)
+        time_limit.raise_if_expired()
+
+    monkeypatch.setattr(Problem, "check", slow)
+    said = ask("verify", "small.onnx", "unsat.vnnlib", "--executor", "here", "--seconds", "5")
+    assert (said.code, said.out.partition("\n")[0]) == (0, "timeout"), said
 
 
 @pytest.mark.usefixtures("slow_reader")
