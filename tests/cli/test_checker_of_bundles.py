@@ -17,6 +17,7 @@ from test_cli_verify import SQUARE, write_net
 
 import holdfast_check
 from holdfast.certificates.claim import pack_proof
+from holdfast.result import Key
 from holdfast.store import Store
 from holdfast_check import check, check_bundle, time_limit
 from holdfast_check.__main__ import main
@@ -224,6 +225,8 @@ def test_a_violated_property_is_no_claim_without_certificate(
         (made / "sat.vnnlib").write_text(SQUARE + "(assert (>= Y_0 1.9))\n")
         (made / "list.csv").write_text("small.onnx,unsat.vnnlib,60\nsmall.onnx,sat.vnnlib,60\n")
         assert said_by("verify", "list.csv", "--out", "both", "--certificates") == 0
+        with Store.read("both") as store:  # The witness of the second is no certificate of an unsat answer.
+            assert store.certificates() == {Key(0, 0): (0.0, "")}
         assert said_by("bundle", "both", "-o", "both.zip") == 0
         capsys.readouterr()
         # Nobody signed it, so that the exit code says that not all was checked.

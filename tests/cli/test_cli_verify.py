@@ -313,7 +313,9 @@ def test_page_bundle_certificate_and_checker_state_the_claim_with_names(small: P
     assert said.code == 0
     told = "for all speed 15 to 35 m/s, gap -1 to 1 m: brake < 2.1; largest proved value "
     assert ask("report", "named").code == 0
-    assert told.replace("<", "&lt;") in (small / "named" / "report.html").read_text()
+    report = (small / "named" / "report.html").read_text()
+    assert told.replace("<", "&lt;") in report
+    assert "1 of 1 unsat answers has an accepted certificate" in report
     [proof] = (small / "named" / "proofs").glob("*.proof")
     verdict = check(small / "small.onnx", proof)
     assert verdict.accepted
@@ -328,7 +330,9 @@ def test_page_bundle_certificate_and_checker_state_the_claim_with_names(small: P
         attributes = json.loads(bundle.read("statement.json"))["predicate"]["attributes"]
         assert "model small.onnx, sha256 of the file " in record["claim"]["sentence"]
         assert attributes[0]["conditions"]["claims"] == [record["claim"]["sentence"]]
-    assert ask("verify-bundle", "named.zip").code == 2
+    checked = ask("verify-bundle", "named.zip")
+    assert "page: ok" in checked.out
+    assert checked.code == 2
     names.write_text("variable,name\nX_2,speed\n")
     said = ask("verify", "small.onnx", "unsat.vnnlib", "--names", names)
     assert said.code == 2

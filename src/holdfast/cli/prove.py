@@ -108,6 +108,8 @@ def certify_finished_run(
             with time_limit.within(end):
                 for one in _of(part, store, wanted, out, end):
                     made.append(one)
+                    if one.kind == "proof":
+                        store.put_certificate(one.key, None if one.file is None else one.value, one.reason)
     except KeyboardInterrupt:
         _close(made, out, console)
         raise

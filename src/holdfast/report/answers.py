@@ -3,7 +3,8 @@ coverage.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
@@ -16,15 +17,18 @@ from holdfast.formatting import format_lower, format_nearest, format_range, shor
 from holdfast.report.answer_sentence import output_name
 from holdfast.report.class_probabilities import map_image, map_of
 from holdfast.report.picture import show
-from holdfast.report.plots import intervals, sampled
+from holdfast.report.plots import intervals, sampled, solved
 from holdfast.report.summary import bracket_text, class_name
-from holdfast.result import DONE, Bracket, Record
+from holdfast.result import DONE, Bracket, Key, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
 
 MOST_ROWS = 1000  # Rows of the table, as on a page of inputs.
 MOST_NUMBERS = 12  # Numbers of a counterexample in a cell; `holdfast export` writes all.
 DIGITS = 6  # Significant digits of ranges; tolerances of `reach` are usually 1e-2 to 1e-4.
+LONG_REASON = 200  # Characters of the reason why there is no certificate; longer ones are cut.
+ACCEPTED = "accepted"
+CERTIFICATE_COLUMN = 8  # The place of the certificate in a row of verdicts.
 PICTURE_BYTES = 300_000  # Bytes of pictures of all rows together; later rows have none.
 MEANS = {
     "unsat": "proved never to happen",
@@ -42,7 +46,7 @@ class AnswerTable:
 
     heading, hint: its title and explanation. columns: names, and whether they hold numbers. left_out: rows
     not shown. counts: numbers with their descriptions. plots: a chart as inline SVG, for wide and for
-    narrow screens.
+    narrow screens. caption: what the chart shows.
     """
 
     heading: str
@@ -52,6 +56,7 @@ class AnswerTable:
     left_out: int = 0
     counts: Sequence[tuple[int, str]] = ()
     plots: tuple[str, str] | None = None
+    caption: str = ""
 
 
 def answer_table(store: Store) -> AnswerTable | None:
@@ -71,18 +76,24 @@ def _inputs_by_number(store: Store) -> dict[int, StoredInput]:
 
 
 def _verdicts(store: Store) -> AnswerTable:
-    """verify: property, answer, counterexample, time and hashes of each instance."""
+    """verify: property, answer, counterexample, time, certificate and hashes of each instance."""
     files = store.question.asked.specification or [
         stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()
     ]
     found = dict(islice(_by_input(store), MOST_ROWS))
+    certificates = store.certificates()
     rows, answers = [], list[str]()
+    solved_seconds: dict[str, list[float]] = {"unsat": [], "sat": []}
     for place, (network, specification, *digests) in enumerate(files[:MOST_ROWS]):
         records = found.get(place, [])
         failed = any(record.status in ("failed", "refuted") for record in records)
         judged = verdict(records) if records and not failed else None
         answer = "failed" if failed else judged.answer if judged else ""
         answers.append(answer)
+        # A search takes more than zero seconds, so zero means that no time was recorded.
+        seconds = sum(record.seconds for record in records) or None
+        if answer in solved_seconds and seconds is not None:
+            solved_seconds[answer].append(seconds)
         witness = judged.witness if judged else None
         note = "; ".join(dict.fromkeys(record.bracket.note for record in records if record.bracket.note))
         rows.append(
@@ -94,7 +105,8 @@ def _verdicts(store: Store) -> AnswerTable:
                 MEANS[answer] + (f" ({shorten(note)})" if note else ""),
                 "" if witness is None else _numbers(witness.flatten().tolist()),
                 _score(records),
-                format_nearest(sum(record.seconds for record in records)),
+                "–" if seconds is None else format_nearest(seconds),
+                *([_certificate(records, certificates) if answer == "unsat" else ""] if certificates else ()),
                 Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
             ]
         )
@@ -107,6 +119,7 @@ def _verdicts(store: Store) -> AnswerTable:
         ("counterexample", False),
         ("smallest score", True),
         ("seconds", True),
+        *([("certificate", False)] if certificates else ()),
         ("hashes of network and property", False),
     ]
     hint = (
@@ -116,12 +129,50 @@ def _verdicts(store: Store) -> AnswerTable:
         "event cannot happen. "
         "Hashes are SHA-256 of the files as they were read."
     )
+    if certificates and "unsat" in answers:
+        accepted = sum(row[CERTIFICATE_COLUMN] == ACCEPTED for row in rows)
+        hint += (
+            f" {accepted} of {answers.count('unsat')} unsat answers {'has' if accepted == 1 else 'have'} an "
+            "accepted certificate: holdfast-check accepted the file when the run wrote it."
+        )
+    plots, caption = _solved_chart(solved_seconds, answers)
     counts = [
         (answers.count(answer), f"{answer or 'without an answer'}: {MEANS[answer]}")
         for answer in MEANS
         if answer in answers
     ]
-    return AnswerTable("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts)
+    return AnswerTable("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts, plots, caption)
+
+
+def _certificate(records: Sequence[Record], results: Mapping[Key, tuple[float | None, str]]) -> str:
+    """Say whether the unsat answer has an accepted certificate for each case, else why not."""
+    reasons = []
+    for record in records:
+        claimed, reason = results.get(record.key, (None, "not tried"))
+        if claimed is None:
+            reasons.append(reason)
+        elif claimed < 0:
+            reasons.append("the accepted certificate proves too little")
+    return f"none: {shorten('; '.join(dict.fromkeys(reasons)), LONG_REASON)}" if reasons else ACCEPTED
+
+
+def _solved_chart(
+    seconds: Mapping[str, Sequence[float]], answers: Sequence[str]
+) -> tuple[tuple[str, str] | None, str]:
+    """Return the chart of solved instances over time, for wide and narrow screens, and its caption."""
+    recorded = sum(map(len, seconds.values()))
+    if recorded < solved.FEWEST_SOLVED:
+        return None, ""
+    undecided = Counter(answer or "without an answer" for answer in answers if answer not in seconds)
+    timeless = len(answers) - undecided.total() - recorded
+    caption = f"Instances solved within t seconds: {recorded} of {len(answers)}."
+    if undecided:
+        kinds = ", ".join(f"{count} {answer}" for answer, count in undecided.most_common())
+        caption += f" Not solved, and in no line: {undecided.total()} ({kinds})."
+    if timeless:
+        caption += f" Solved without a recorded time, and in no line: {timeless}."
+    wide, narrow = (Markup(solved.draw(seconds, narrow=small)) for small in (False, True))
+    return (wide, narrow), caption
 
 
 def _answer(answer: str) -> Markup:

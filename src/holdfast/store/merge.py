@@ -118,6 +118,8 @@ def _add(whole: Store, run: Store) -> None:
             whole.put_answers(answers)
     if claims := run.claims():
         whole.put_claims(claims)
+    for key, result in run.certificates().items():
+        whole.put_certificate(key, *result)
     for table, columns in (("history", 7), ("artefact", 5)):
         for some in in_batches(run.rows_of(table), KEYS):
             with whole.transaction() as connection:

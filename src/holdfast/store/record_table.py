@@ -45,6 +45,8 @@ CLAIM = """CREATE TABLE IF NOT EXISTS claim (
     position INTEGER NOT NULL, frame INTEGER NOT NULL, part TEXT NOT NULL, body TEXT NOT NULL,
     PRIMARY KEY (position, frame, part)
 )"""
+# The table is created when a result is first written, as that of answers.
+CERTIFICATE = CLAIM.replace("claim", "certificate")
 # The bound that a record's witness shows: the upper bound, or the lower bound where the largest value is the
 # goal.
 SHOWN = (
@@ -257,6 +259,26 @@ class RecordTable(Tables):
         rows = self.query_rows(query) if keys is None else self.of_keys(query, keys)
         with report_damage(self.folder / FILE):
             return {key_of(*row[:3]): dict(json.loads(row[3])) for row in rows}
+
+    def put_certificate(self, key: Key, claimed: float | None, reason: str) -> None:
+        """Store the result of writing a proof: the score that the accepted certificate proves to be exceeded,
+        or None and the reason why there is no certificate.
+        """
+        body = json.dumps({"claimed": claimed, "reason": reason})
+        with self.transaction() as connection:
+            connection.execute(CERTIFICATE)
+            connection.execute(
+                "INSERT OR REPLACE INTO certificate VALUES (?, ?, ?, ?)", (*columns_of(key), body)
+            )
+
+    def certificates(self) -> dict[Key, tuple[float | None, str]]:
+        """The results of `put_certificate`; empty if the run was not asked to write certificates."""
+        if not self.has("certificate"):
+            return {}
+        rows = self.query_rows("SELECT position, frame, part, body FROM certificate")
+        with report_damage(self.folder / FILE):
+            bodies = {key_of(*row[:3]): json.loads(row[3]) for row in rows}
+            return {key: (body["claimed"], str(body["reason"])) for key, body in bodies.items()}
 
     def answers(self, keys: Iterable[Key] | None = None) -> dict[Key, Answers]:
         """The stored answers that belong to the present witnesses, of all records or of these keys.
