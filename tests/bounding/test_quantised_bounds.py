@@ -1,5 +1,7 @@
 """Bounds of quantised networks, attacked with onnxruntime on grids, at ties and next to them."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -107,3 +109,38 @@ def test_no_bound_of_gradients(tmp_path) -> None:
     ((least, most),) = Round().derivative_range((low,), (high,))
     assert float(least) == 0
     assert float(most) == float("inf")
+
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "tight": {"tier": "tight"}, "split": {"tier": "split"}, "executed": {"arithmetic": "executed"},
+    "norm 2": {"norm": 2}, "norm 0": {"norm": 0, "unit": "number"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", list(QUESTIONS))
+@pytest.mark.parametrize("style", FORMATS)
+def test_radii_hold_for_what_onnxruntime_computes(tmp_path, style: str, question: str) -> None:
+    options = QUESTIONS[question]
+    net, content = opened(tmp_path, "plane", style)
+    x = np.array([[0.62, 0.31]], dtype=np.float32)
+    label = int(run(content, x).argmax())
+    methods = {"tight": ["Tighten"], "split": ["Split"]}.get(question)
+    given = {**options, "methods": [*methods, "PGD"]} if methods else options
+    (bracket,) = hf.radius(net, torch.from_numpy(x), [label], progress=False, **given)
+    proved, attacked = bracket.lower.value, bracket.upper.value
+    if question == "norm 0":  # the number of changed values that keeps the class
+        assert (proved, attacked) == (0, 0)
+    assert np.isfinite(attacked), "no attack answered"
+    if question == "executed":
+        assert proved == 0
+        assert "as executed" in str(bracket)
+        assert "attacks still work" in str(bracket)
+        return
+    points = np.random.default_rng(7).random((20000, 2)).astype(np.float32)
+    points[:5000, 0], points[5000:10000, 1] = x[0, 0], x[0, 1]
+    moved = points.astype(np.float64) - x
+    sizes = {"norm 2": np.hypot(*moved.T), "norm 0": (moved != 0).sum(1)}.get(question, np.abs(moved).max(1))
+    changed = run(content, points).argmax(1) != label
+    assert (sizes[changed] > proved).all()
+    assert changed.any()
+    assert question == "norm 0" or proved > 0.8 * sizes[changed].min(), "the proof says next to nothing"

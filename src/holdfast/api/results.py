@@ -126,7 +126,10 @@ class AnswerList:
         problem, row = self.rows[index]
         x = _as_given(problem, row)
         tokens = tuple(x.tolist()) if problem.region.embedded else None
-        return StoredInput(index, x.numpy(), self.label(index), self.prediction(index), str(index), tokens)
+        numbers = x.float() if x.dtype == torch.bfloat16 else x  # numpy has no bfloat16
+        return StoredInput(
+            index, numbers.numpy(), self.label(index), self.prediction(index), str(index), tokens
+        )
 
     def prediction(self, index: int) -> int | None:
         """The class that the network gives an input; None if it has a single output."""

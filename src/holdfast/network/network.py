@@ -26,6 +26,7 @@ from holdfast.network.factories.exported_program import parts_of_exported_progra
 from holdfast.network.factories.onnx_file import parts_of_onnx_file
 from holdfast.network.factories.torch_module import parts_of_module
 from holdfast.network.flat_tensors import FlatTensor
+from holdfast.network.low_precision import is_coarse, is_quantised, obstacle_to_graph
 from holdfast.network.model_check import call_one_by_one_if_needed, check_and_count_outputs
 from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.recording import record_operators
@@ -533,6 +534,9 @@ class Network:
                 f"{self.name} is a black box, so nothing about it can be proved. Attacks and estimates still "
                 f"work."
             )
+        obstacle = obstacle_to_graph(self.module)
+        if obstacle is not None:
+            raise UnsupportedLayer(obstacle)
         shape = tuple(x.shape[1:])
         if shape not in self._programs:
             self._programs[shape] = export(self.module, x[:1].to(self.device, self.dtype))
@@ -543,7 +547,8 @@ class Network:
         shape = tuple(x.shape[1:])
         if shape not in self._recorded:
             example = x[:1].to(self.device, self.dtype)
-            self._recorded[shape] = record_operators(self.module, example) if self.differentiable else None
+            has_graph = self.differentiable and obstacle_to_graph(self.module) is None
+            self._recorded[shape] = record_operators(self.module, example) if has_graph else None
         return self._recorded[shape]
 
     def operators(self, x: Tensor) -> fx.GraphModule:
@@ -577,9 +582,9 @@ class Network:
         outputs.
 
         A quantised network has none: at a tie of a rounding, float64 would take another step than the network
-        that is deployed.
+        that is deployed. A network in half precision has none either: what its rounding decides is its answer.
         """
-        if any(getattr(part, "is_quantised", False) for part in self.module.modules()):
+        if is_coarse(self.dtype) or is_quantised(self.module):
             return None
 
         def convert_program() -> nn.Module:

@@ -27,6 +27,7 @@ from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
+from holdfast.network.low_precision import is_coarse
 from holdfast.network.trace import as_plain_module, convert_graph, where
 
 __all__ = [
@@ -279,11 +280,18 @@ def _keep_what_is_read(graph: Graph) -> None:
 
 
 def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[str, str]:
-    """Nodes that cast to a coarser type than the network's own, with the reason for refusing them: in real
-    arithmetic the cast would vanish.
+    """Nodes that cast to a coarser type than the network's own, or compute in a coarser type than float32, with the
+    reason for refusing them: in real arithmetic their rounding, which may change the class, would vanish.
     """
     found = {}
     for node in graph.nodes:
+        kind = dtype if is_coarse(dtype) else _traced_type(node)
+        if node.op == "call_function" and kind is not None and is_coarse(kind):
+            found[node.name] = (
+                f"{names[node.name]}: computes in {kind}, whose rounding has no bound here, so nothing is proved; "
+                "attacks still work. The same network in float32 (module.float()) has bounds, which are about "
+                "that network."
+            )
         kinds = [
             leaf
             for leaf in leaves((node.args, node.kwargs))
@@ -291,8 +299,8 @@ def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[
         ]
         if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
             found[node.name] = (
-                f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; "
-                "attacks still work."
+                f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here, so nothing is "
+                "proved; attacks still work."
             )
     return found
 

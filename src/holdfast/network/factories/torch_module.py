@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from holdfast.errors import BadInput
+from holdfast.network.adapter import Adapter, RowByRow
 from holdfast.network.factories.assembly import (
     AssemblyOptions,
     NetworkParts,
@@ -22,6 +24,7 @@ from holdfast.network.factories.assembly import (
 )
 from holdfast.network.fingerprint import combine_hashes, of_output
 from holdfast.network.flat_tensors import FlatTensor
+from holdfast.network.low_precision import DYNAMIC_NOTE, is_dynamically_quantised
 from holdfast.network.model_identity import hash_or_note, named_by
 from holdfast.network.recurrent import copy_module
 from holdfast.network.several_inputs import Sizes, count_numbers, join_inputs
@@ -111,7 +114,10 @@ def parts_of_module(
         batch_shape = (length, 3) if options.time_first else (3, length)
         vectors, copied = split_module(copied, batch_shape, *lengths, output=options.output)
         input_shape = (shape[0] if shape else None, vectors.shape[1])
-    return assemble(
+    dynamic = is_dynamically_quantised(copied)
+    if dynamic:
+        notes.append(DYNAMIC_NOTE)
+    assembled = assemble(
         OpenedModel(
             copied,
             name=label,
@@ -126,4 +132,15 @@ def parts_of_module(
             input_tensors=tensors,
         ),
         options,
+    )
+    return _evaluated_row_by_row(assembled) if dynamic else assembled
+
+
+def _evaluated_row_by_row(parts: NetworkParts) -> NetworkParts:
+    """The same network, evaluated in batches of one."""
+    token_model = parts.token_model
+    return replace(
+        parts,
+        module=Adapter(RowByRow(parts.module)).eval(),
+        token_model=None if token_model is None else Adapter(RowByRow(token_model)).eval(),
     )

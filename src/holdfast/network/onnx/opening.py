@@ -18,6 +18,7 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.adapter import BlackBox, tensor_of
 from holdfast.network.fingerprint import combine_hashes, of_file, of_output, of_tensors
 from holdfast.network.flat_tensors import FlatInterface, FlatTensor
+from holdfast.network.low_precision import DYNAMIC_NOTE
 from holdfast.network.onnx.flat_interface import join_tensors
 from holdfast.network.onnx.importer import import_onnx, ports
 from holdfast.network.onnx.module import Port
@@ -38,12 +39,6 @@ LARGEST_INPUT = 2**27
 # hand).
 RELATIVE_TOLERANCE = 1e-4
 ABSOLUTE_TOLERANCE = 1e-5
-
-
-DYNAMIC_NOTE = (
-    "dynamic quantisation: the grids depend on all inputs of a batch, so answers change with the batch; each input is "
-    "measured alone, as in a batch of one"
-)
 
 
 @dataclass(frozen=True)
