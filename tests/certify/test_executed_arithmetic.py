@@ -267,3 +267,76 @@ def test_intervals_of_a_function_contain_its_executed_values(function: nn.Module
     real = propagate(graph, region)
     low, high = (ends[node].flatten(1) for ends in (real.lower, real.upper))
     assert bool(((value < low) | (value > high)).any()), "the error is larger than the rounding of the bounds"
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    layer = nn.Linear(len(weight[0]), len(bias))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weight))
+        layer.bias.copy_(torch.tensor(bias))
+    return layer
+
+
+def cancelling(size: float) -> nn.Module:
+    """size x + 1 - size x against 1/2: in real arithmetic the first class, in float32 it depends on the order."""
+    first = linear([[size], [0.0], [-size]], [0.0, 1.0, 0.0])
+    # A third output makes the difference small beside the largest one, so that rounding may explain it.
+    return nn.Sequential(first, linear([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], [0.0, 0.5, 0.0]))
+
+
+class OtherInBatches(nn.Module):
+    def __init__(self, many: int) -> None:
+        super().__init__()
+        self.layer, self.many = linear([[1.0], [0.0]], [1.0, 0.0]), many
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return -out if x.shape[0] >= self.many else out
+
+
+class OtherInFloat64(nn.Module):
+    """Robust in float64, and in no other type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear([[1.0], [0.0]], [1.0, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out if x.dtype == torch.float64 else out - 1.7 * torch.relu(x)
+
+
+ENVIRONMENTS: dict[str, Callable[[], nn.Module]] = {
+    "order of summation, 1e8": lambda: cancelling(1e8),
+    "order of summation, 1e12": lambda: cancelling(1e12),
+    "batches of two": lambda: OtherInBatches(2),
+    "batches of a thousand": lambda: OtherInBatches(1000),
+}
+
+
+@pytest.mark.parametrize("name", list(ENVIRONMENTS))
+def test_networks_that_detect_their_environment_are_not_proved_as_executed(name: str) -> None:
+    """As in "No Soundness in the Real World" (arXiv 2506.01054)."""
+    x, label = torch.tensor([[0.7]]), torch.tensor([0])
+    net = hf.Network.from_torch(ENVIRONMENTS[name]().eval())
+    (worst,) = hf.worst(
+        net,
+        Ball(x, 0.1),
+        hf.Robustness(label),
+        methods=[hf.certify.Certify(arithmetic="executed")],
+        progress=False,
+    )
+    assert not worst.lower.value > 0
+
+
+def test_a_network_that_detects_float64_is_proved_as_it_runs_in_float32() -> None:
+    module = OtherInFloat64().eval()
+    (worst,) = hf.worst(
+        hf.Network.from_torch(module),
+        Ball(torch.tensor([[0.7]]), 0.1),
+        hf.Robustness(torch.tensor([0])),
+        methods=[hf.certify.Certify(arithmetic="executed")],
+        progress=False,
+    )
+    outputs = module(torch.linspace(0.6, 0.8, 1001)[:, None])
+    assert worst.lower.value <= (outputs[:, 0] - outputs[:, 1]).min()

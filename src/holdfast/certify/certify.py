@@ -329,12 +329,12 @@ def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
     if graph.folded:
         return (
             f"{graph.folded[0]}: computes a constant from weights, whose rounding as executed is not "
-            "bounded here"
+            "bounded here, so nothing is proved; attacks, and proofs in real arithmetic, still work"
         )
     if graph.fused:
         return (
             f"{graph.fused[0]}: torch sums in a kernel of its own, whose rounding as executed is not "
-            "bounded here"
+            "bounded here, so nothing is proved; attacks, and proofs in real arithmetic, still work"
         )
     for node in graph.nodes:
         box = tuple(torch.ones(1, dtype=torch.float64) for _ in node.inputs)
@@ -344,7 +344,7 @@ def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
         ):
             return (
                 f"{node.name}: the rounding of {type(node.relaxation).__name__} as executed is not bounded "
-                "here"
+                "here, so nothing is proved; attacks, and proofs in real arithmetic, still work"
             )
     return None
 
