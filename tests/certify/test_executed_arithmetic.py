@@ -309,7 +309,7 @@ class OtherInFloat64(nn.Module):
 ENVIRONMENTS: dict[str, Callable[[], nn.Module]] = {
     "order of summation, 1e8": lambda: cancelling(1e8),
     "order of summation, 1e12": lambda: cancelling(1e12),
-    "batches of two": lambda: OtherInBatches(2),
+    "batches of fifty": lambda: OtherInBatches(50),
     "batches of a thousand": lambda: OtherInBatches(1000),
 }
 
