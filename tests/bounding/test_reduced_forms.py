@@ -423,7 +423,7 @@ def test_a_budget_that_ends_early_keeps_what_forms_proved(
 
 
 def test_deep_stacks_try_a_smaller_radius_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last frame of a stack of k LSTM layers is followed by 2 k activations."""
+    """The last frame of a stack of k LSTM layers is followed by up to 2 k activations, and by k at least."""
     monkeypatch.setattr(first_bounds, "WALK_SHARE", 0.0)
     x, last = torch.zeros((1, 3, 3)), torch.tensor([[False, False, True]])
     shares = []
@@ -434,6 +434,22 @@ def test_deep_stacks_try_a_smaller_radius_first(monkeypatch: pytest.MonkeyPatch)
         shares.append(float(certify._first_radius_share(problem)))
     assert shares[0] == pytest.approx(2 * shares[1])
     assert shares[1] == pytest.approx(9 * shares[2])
+
+
+def test_a_decoder_over_many_frames_is_no_deep_stack() -> None:
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.LSTM(3, 3, batch_first=True) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.second(self.first(x)[0][:, -1:].expand(-1, x.shape[1], -1))[0][:, -1]
+            return out
+
+    plan = plan_forms(build(Network.from_torch(Decoder().eval()), torch.zeros(1, 6, 3)))
+    assert plan is not None
+    assert plan.least_depth == 2
+    assert int(plan.depth_of_inputs.min()) > 6
 
 
 def test_forms_over_one_box_agree_with_all_noise_symbols() -> None:

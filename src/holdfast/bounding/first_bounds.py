@@ -72,6 +72,8 @@ class FormsPlan:
         live: the largest number of values that are live at once.
         usual: the median of these numbers over all nodes.
         depth_of_inputs: (inputs,), the largest number of activations on a path from each input to the output.
+        least_depth: the smallest number of activations on a path from an input to the output: with LSTM layers, their
+            number.
         walks: whether backward passes refine all pre-activations too.
         walk_share: how many times as many multiplications backward passes take as forms.
     """
@@ -81,6 +83,7 @@ class FormsPlan:
     live: int
     usual: int
     depth_of_inputs: Tensor
+    least_depth: int
     walks: bool
     walk_share: float
 
@@ -148,7 +151,7 @@ def _make_plan(graph: Graph) -> FormsPlan | None:
     walks = share <= WALK_SHARE
     if walks and not gated:
         return None
-    return FormsPlan(order, noise, live, usual, _depth_of_inputs(graph), walks, share)
+    return FormsPlan(order, noise, live, usual, _depth_of_inputs(graph), _least_depth(graph), walks, share)
 
 
 def _depth_of_inputs(graph: Graph) -> Tensor:
@@ -164,6 +167,15 @@ def _depth_of_inputs(graph: Graph) -> Tensor:
             read = node.forward([index]) if isinstance(node, Affine) and node.moves else index
             depth[read] = depth[read].clamp_min(own)
     return depth
+
+
+def _least_depth(graph: Graph) -> int:
+    """The smallest number of activations on a path from an input to the output."""
+    depth = dict.fromkeys(graph.nodes, len(graph.nodes)) | {graph.output: 0}
+    for node in reversed(graph.nodes[1:]):
+        for source in node.inputs:
+            depth[source] = min(depth[source], depth[node] + isinstance(node, Relaxed))
+    return depth[graph.entry]
 
 
 def _work_of_walks(graph: Graph) -> int:

@@ -55,10 +55,9 @@ FIRST_RADIUS_SHARE = 0.7
 # Long recurrent networks with more activations than this behind the first frame that moves try a first radius
 # that is smaller in proportion (tuned on cert-rnn's practice images; it only affects speed).
 DEPTH_OF_FULL_SHARE = 1.2
-# Stacks of layers, with more activations than this behind even their last frame, try one that is smaller again in
-# proportion: a first radius that fails costs the time of a certified one, and a budget may end after it (chosen by hand:
+# Stacks of layers, with more activations than this on every path, try one that is smaller again in proportion: a first radius that fails costs the time of a certified one, and a budget may end after it (chosen by hand:
 # two layers keep their radius, and cert-rnn's LSTM stacked to seven certifies its first one; it only affects speed).
-SHALLOWEST_OF_FULL_SHARE = 4.0
+LEAST_DEPTH_OF_FULL_SHARE = 2.0
 # Where a share s of the score is lost to relaxations, a radius that is larger by this number over s is often not
 # certified any more (tuned on the same images).
 DISTANCE_TO_SUDDEN_LOSS = 0.02
@@ -414,9 +413,8 @@ def _first_radius_share(problem: Problem) -> Tensor | float:
         lower, upper = problem.family.at(torch.ones_like(problem.family.radius)).enclosing_box()
         moves = problem.region.flatten(lower < upper)
         depth = torch.where(moves, plan.depth_of_inputs.to(moves.device), 0).amax(1).clamp_min(1)
-        shallowest = max(1, int(plan.depth_of_inputs[plan.depth_of_inputs > 0].min()))
         share = FIRST_RADIUS_SHARE * (DEPTH_OF_FULL_SHARE / depth).clamp_max(1.0)
-        share = share * min(1.0, SHALLOWEST_OF_FULL_SHARE / shallowest)
+        share = share * min(1.0, LEAST_DEPTH_OF_FULL_SHARE / max(1, plan.least_depth))
     return share / (3.5 if frames is None else frames.clamp_min(1).sqrt())
 
 
