@@ -572,6 +572,8 @@ class Network:
         fixed dtype inside)."""
         if self.dtype == torch.float64 or not self.differentiable:
             return self if self.differentiable else None
+        if is_coarse(self.dtype) and bool((x.to(self.dtype).double() == x.double()).all()):
+            return None  # What its rounding decides is its answer, unless the data themselves are rounded.
         shape = tuple(x.shape[1:])
         if shape not in self._twins:
             self._twins[shape] = self._find_double(x)
@@ -582,9 +584,9 @@ class Network:
         outputs.
 
         A quantised network has none: at a tie of a rounding, float64 would take another step than the network
-        that is deployed. A network in half precision has none either: what its rounding decides is its answer.
+        that is deployed.
         """
-        if is_coarse(self.dtype) or is_quantised(self.module):
+        if is_quantised(self.module):
             return None
 
         def convert_program() -> nn.Module:
