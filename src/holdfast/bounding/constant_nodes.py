@@ -27,7 +27,7 @@ from holdfast.bounding.node_bounds import Boxes, IntervalBounds
 from holdfast.bounding.zonotope import Forms
 from holdfast.region import Region
 
-# Bounds are kept of so many centres that they hold at most this number of float64 values (128 MiB; chosen by hand).
+# Number of float64 values in the bounds of all centres that are kept (128 MiB; chosen by hand).
 MAX_VALUES = 2**24
 # Least share of a network's values that must be constant: below, bounding them apart saves nothing (chosen by hand).
 LEAST_SHARE = 0.2
@@ -39,11 +39,11 @@ _known: "WeakKeyDictionary[Graph, OrderedDict[bytes, dict[Node, IntervalBounds]]
 
 @dataclass(frozen=True)
 class ConstantNodes:
-    """The nodes that do not vary in any row of a batch, and bounds of those that others read.
+    """The nodes that vary in no row of a batch, with bounds of every one that a varying node reads.
 
     Attributes:
         nodes: never the input itself; all inputs of such a node are constant, too.
-        bounds: lower, upper (batch, *shape) of those that a varying node reads, and of a constant output.
+        bounds: lower, upper (batch, *shape) of every node that a varying node reads, and of a constant output.
     """
 
     nodes: Set[Node]

@@ -68,7 +68,7 @@ SCORE_NEAR_SUDDEN_LOSS = 0.2
 # From one certified radius, the share q of it in the largest one follows from the share l of the score that is lost:
 # l = LOSS_SCALE q^2 / (LOSS_END - q) (fitted to the searches of cert-rnn's practice images 11, 13 and 14).
 LOSS_SCALE, LOSS_END = 0.045, 1.05
-# The next radius goes this share of the way to that largest one (chosen by hand), but is at most so many times as large:
+# The next radius goes this share of the way to that largest one (chosen by hand). It grows by the second factor at most:
 # the first radius may be far too small, as where all words of a text move (chosen by hand).
 SHARE_OF_THE_WAY, LARGEST_GROWTH = 0.5, 4.0
 # The share of the predicted distance that a radius stays below the predicted zero (chosen by hand).
