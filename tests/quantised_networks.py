@@ -3,6 +3,8 @@
 import functools
 import itertools
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -67,6 +69,18 @@ def _model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@contextmanager
+def _quiet_root_logger() -> Iterator[None]:
+    """The tool recommends a preprocessing that small files do not need."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
+
+
 @functools.cache
 def quantise(kind: str, style: str, per_channel: bool = True, seed: int = 0) -> bytes:
     """A network of this kind, "perceptron", "plane" (two inputs) or "convolutional", as a quantised file.
@@ -89,10 +103,7 @@ def quantise(kind: str, style: str, per_channel: bool = True, seed: int = 0) -> 
             row = next(rows, None)
             return None if row is None else {"x": row}
 
-    logging.getLogger().setLevel(
-        logging.ERROR
-    )  # the tool recommends a preprocessing that small files do not need
-    with TemporaryDirectory() as folder:
+    with _quiet_root_logger(), TemporaryDirectory() as folder:
         path = Path(folder) / "quantised.onnx"
         if style == "dynamic":
             quantization.quantize_dynamic(model, path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats  # noqa: F401  its import, which `hf.smoothed` waits for, changes the filters of warnings
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn

@@ -110,6 +110,8 @@ def test_models_that_cannot_be_read(refused: Ask) -> None:
     Path("half.onnx.gz").write_bytes(gzip.compress(Path("lstm.onnx").read_bytes())[:-9])
     assert "half.onnx.gz" in refused(*BEGIN, "-m", "half.onnx.gz", "-d", "data.npz").err
     assert "no such file" in refused(*BEGIN, "-m", "missing.onnx", "-d", "data.npz").err
+    torch.save({"weight": torch.ones(1)}, "model.pth")
+    Path("model.h5").write_bytes(b"not a model")
     assert "weights without a network" in refused(*BEGIN, "-m", "model.pth", "-d", "data.npz").err
     assert "package.module:factory" in refused(*BEGIN, "-m", "model.h5", "-d", "data.npz").err
 
