@@ -24,6 +24,12 @@ FOLDERS = (
 PARTS = {
     path.name for path in (ROOT / "src" / "holdfast").iterdir() if (path / "__init__.py").is_file()
 }  # of these, of the package
+# Arrays of a certificate have names such as "region/choices": they are no paths.
+ARRAYS = {
+    name
+    for path in (ROOT / "src" / "holdfast_check").glob("*.py")
+    for name in re.findall(r'"(\w+/\w+)"', path.read_text(encoding="utf-8"))
+}
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
 
 
@@ -31,7 +37,7 @@ def paths(text: str) -> Iterator[str]:
     """Every path that the text gives from the root of the repository or of the package, as far as a path goes."""
     for found in re.findall(r"(?<![\w./:-])[\w-]+(?:/[\w.*-]+)+/?", text):
         path = found.rstrip(".")
-        if path.split("/")[0] in (*FOLDERS, *PARTS):
+        if path.split("/")[0] in (*FOLDERS, *PARTS) and path not in ARRAYS:
             yield path
 
 

@@ -3,14 +3,17 @@ or a pipe.
 """
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from holdfast.errors import BadInput
 from holdfast.solver import Progress
 
 ProgressOption = Callable[[Progress], None] | bool | None
+Bar = Callable[[int, int | None, str, str], None]  # Of done, total, seconds left, what is running.
 
 
 def check_progress(progress: object) -> None:
@@ -40,49 +43,50 @@ def _in_notebook() -> bool:
     return type(found).__name__ == "ZMQInteractiveShell"
 
 
-@contextlib.contextmanager
-def progress_display(progress: ProgressOption, title: str) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield the function that `solve` reports to: the caller's own, that of a bar, or None."""
-    if callable(progress):
-        yield progress
-        return
-    with _bar(shows_progress(progress), title) as bar:
-        if bar is None:
-            yield None
-            return
+def progress_display(
+    progress: ProgressOption, title: str
+) -> AbstractContextManager[Callable[[Progress], None] | None]:
+    """A context with the function that `solve` reports to: the caller's own, that of a bar, or None."""
 
+    def report_to(bar: Bar) -> Callable[[Progress], None]:
         def report(now: Progress) -> None:
             left = "" if now.seconds_left is None else f"{now.seconds_left:.0f} s left"
             bar(now.done, now.total, left, now.method)
 
-        yield report
+        return report
+
+    return _display(progress, title, report_to)
+
+
+def epoch_display(
+    progress: Callable[[Any], None] | bool | None, title: str, epochs: int | None
+) -> AbstractContextManager[Callable[[Any], None] | None]:
+    """As `progress_display`, for training: one step of the bar for each epoch."""
+
+    def report_to(bar: Bar) -> Callable[[Any], None]:
+        counter = itertools.count(1)
+        return lambda epoch: bar(next(counter), epochs, "", "epochs")
+
+    return _display(progress, title, report_to)
 
 
 @contextlib.contextmanager
-def epoch_display(
-    progress: Callable[[Any], None] | bool | None, title: str, epochs: int | None
+def _display(
+    progress: Callable[[Any], None] | bool | None,
+    title: str,
+    report_to: Callable[[Bar], Callable[[Any], None]],
 ) -> Iterator[Callable[[Any], None] | None]:
-    """As `progress_display`, for training: one step of the bar for each epoch."""
+    """Yield the caller's own function, one that reports to a bar, or None where none is shown."""
     if callable(progress):
         yield progress
         return
     with _bar(shows_progress(progress), title) as bar:
-        if bar is None:
-            yield None
-            return
-        count = 0
-
-        def report(epoch: object) -> None:
-            nonlocal count
-            count += 1
-            bar(count, epochs, "", "epochs")
-
-        yield report
+        yield None if bar is None else report_to(bar)
 
 
 @contextlib.contextmanager
-def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, str], None] | None]:
-    """Yield a function (done, total, seconds left, what is running) that draws a bar; None where none is
+def _bar(shown: bool, title: str) -> Iterator[Bar | None]:
+    """Yield the function that draws a bar; None where none is
     shown.
     """
     if not shown:
@@ -90,7 +94,7 @@ def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, st
         return
     try:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import Progress as RichBar
 
         from holdfast.api.terminal import ProgressConsole
     except ImportError:  # The library works without rich.
@@ -106,7 +110,7 @@ def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, st
         TextColumn("{task.fields[left]}", markup=False),
         TextColumn("{task.fields[method]}", markup=False),
     )
-    with Bar(*columns, console=console, transient=True) as bar:
+    with RichBar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None, left="", method="")
 
         def draw(done: int, total: int | None, left: str, method: str) -> None:

@@ -155,7 +155,7 @@ class Neurons:
         found = tuple(tap.layer for tap in taps.values())
         cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
         cut = net.around(Adapter(_Values(module, taps, cudnn)).eval())
-        cut.token_model, cut.queries = None, 0
+        cut.token_model, cut.classes, cut.queries = None, None, 0  # Its outputs are neurons.
         cut.fingerprint = combine_hashes(
             net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)]))
         )

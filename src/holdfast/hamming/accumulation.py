@@ -107,7 +107,7 @@ def accumulate_units(
 
 @dataclass(frozen=True)
 class _RowSearch:
-    """The search in one row; x stands for points (units, parts)."""
+    """The search in one row; x and point are points (units, parts)."""
 
     problem: Problem
     table: UnitChoices

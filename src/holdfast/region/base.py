@@ -209,7 +209,7 @@ class Region(ABC):
         """Whether every row holds its centre alone because its radius is 0."""
         return False
 
-    def widened(self) -> "Region":
+    def widen(self) -> "Region":
         """Return the region itself, or at its reach where it is a single point."""
         return self
 
@@ -306,7 +306,7 @@ class Family(Region):
     def is_single_point(self) -> bool:
         return not bool(self.radius.any())
 
-    def widened(self) -> "Family":
+    def widen(self) -> "Family":
         return self.at(torch.nan_to_num(self.reach(), posinf=1.0)) if self.is_single_point else self
 
     @abstractmethod

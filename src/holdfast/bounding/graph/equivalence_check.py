@@ -157,7 +157,7 @@ def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, T
 
 def sampled_points(region: Region) -> Tensor:
     """(n, *shape): every centre, then random points of the region."""
-    wide = region.widened()
+    wide = region.widen()
     count = max(1, -(-SAMPLES // len(region)))
     sampled = wide.sample(count, RandomStreams.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
         :SAMPLES

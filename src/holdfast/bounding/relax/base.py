@@ -274,7 +274,7 @@ def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def ends_and_places(lower: Point, upper: Point, places: Iterable[float]) -> list[Point]:
-    """Both ends of boxes of one argument, and the places clamped to the boxes."""
+    """The corners of boxes of one argument, and the places clamped to the boxes."""
     (low,), (high,) = lower, upper
     return [lower, upper, *((clamp(torch.full_like(low, place), low, high),) for place in places)]
 
