@@ -985,7 +985,7 @@ def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_
 
 def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Path, ask: Ask) -> None:
     """A search that took all of it leaves none: that is said, and nothing is written. Without a folder there is no place for them."""
-    with Store.read("run") as store:
+    with Store.open("run") as store:
         command = command_of("radius", {**store.question.options, "seconds": 30.0})
         built, told = command.build(), io.StringIO()
         certify_finished_run(command, built, store, time.monotonic() - 30, Console(file=told, width=300))

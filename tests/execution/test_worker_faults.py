@@ -22,7 +22,7 @@ from holdfast.execution.scheduler import InMemorySink
 from holdfast.execution.task import Outputs
 from holdfast.method import Claims, Method
 from holdfast.result import Key, Record
-from holdfast.solver import Progress, Stop, ask, solve
+from holdfast.solver import BatchSettings, Progress, Stop, ask, solve
 
 COUNT, BAD = 12, 5
 MARK = np.float32(0.015625)  # the first number of the input at fault, and of no other
@@ -184,10 +184,9 @@ def test_what_the_model_answered_at_the_inputs_travels_with_the_tasks() -> None:
     ask(
         [asked],
         [Counting()],
-        batch=4,
+        settings=BatchSettings(rows=4, hashed=False),
         store=InMemorySink(),
         executor=Local(2),
-        hashed=False,
         outputs=told.append,
     )
     assert len(here) == usual + 1  # a second check is one call
