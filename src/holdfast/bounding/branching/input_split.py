@@ -72,8 +72,8 @@ WIDE_VALUES, WIDE_BATCH_VALUES = 2**24, 2**25
 # Symbols of errors that a box needs, about, where most inputs are fixed: few neurons are then unstable (chosen by hand).
 FEW_SYMBOLS = 128
 # Largest number of varying inputs of a box for which interval arithmetic and one backward pass bound it, if most inputs
-# are fixed. Affine forms take fifty times as long on mscn_128d of nn4sys, and save three or four halvings of one to three
-# inputs (measured by `benchmarks.lipschitz practice --only mscn_128d`).
+# are fixed: affine forms take about fifty times as long for a box there (`benchmarks.lipschitz practice --only mscn_128d`,
+# the only network on which this was measured), which a few more halvings make up for.
 FEWEST_INPUTS = 3
 LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
 Q = TypeVar("Q", bound=SearchSettings)
